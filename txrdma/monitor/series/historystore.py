@@ -188,10 +188,11 @@ class HistoryStore:
             raise HistoryRefused(f"it has version {version}: a monitor of this release has to open it first")
         if not version and tables:
             raise HistoryRefused("it belongs to another application: a history needs its own database")
-        database.make("ports", _PORTS, ("id",))
-        database.make("done", _DONE, ("level",))
-        database.make("sizes", _SIZES, ("period",))
-        self._events.prepare(database)
+        if not self._isReader:  # which would wait for the writer, or may have no right to write
+            database.make("ports", _PORTS, ("id",))
+            database.make("done", _DONE, ("level",))
+            database.make("sizes", _SIZES, ("period",))
+            self._events.prepare(database)
         self._known = {}
         for family in COLUMN_FAMILIES:
             for level in self._levels:

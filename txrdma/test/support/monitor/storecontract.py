@@ -166,6 +166,16 @@ class StoreContract(SynchronousTestCase):
         self.assertEqual(reader.growth(["symbolErrorCounter"], 0, 900, "minutes"), [])
         self.assertEqual([one.at for one in reader.eventsBetween(("node-gone",), 650.0, 750.0)], [700.0])
 
+    def test_readerWithoutIndex(self) -> None:
+        """A reader of a history of an older release, without one of the indices, does not wait to write."""
+        database = self.store._database
+        self.store.append([self.event(600.0, "node-gone", "x")])
+        with database.transaction():
+            database.execute("DROP INDEX events_kind_at")
+        with database.transaction():
+            reader = self.opened(isReader=True)
+            self.assertEqual([one.at for one in reader.eventsBetween(("node-gone",), 0.0, 700.0)], [600.0])
+
     def test_growthByHours(self) -> None:
         """Growth within complete hours, and after them, is that of the minutes."""
         rows = [reading(at, 5 * (at % 7200 == 600)) for at in range(600, 4 * 3600, 600)]
