@@ -58,7 +58,7 @@ class CommandOptions(BaseOptions):
     ]
 
     def postOptions(self) -> None:
-        """Reject impossible sizes, and endpoints other than loopback, since the page has no password."""
+        """Reject impossible sizes, and endpoints other than loopback: the page may have no password."""
         if not isLoopback(self["listen"]):
             raise usage.UsageError(
                 f"--listen {self['listen']}: the demonstration is for this host alone, as {DEFAULT_LISTEN}"

@@ -165,7 +165,7 @@ class FabricPoller:
         """
         @param agent: sends the requests; the poller does not close it. When its port is lost, the poller
             waits until the agent has opened it again.
-        @param notify: called with each finding that is raised or cleared.
+        @param notify: called with each event of a finding, as when it is raised or has another cause.
         @param onRound: called after each round of readings with the time at which it began; the next round
             waits for its Deferred or coroutine.
         @param check: yields the faults that the answers to a sweep show, and None for pauses.

@@ -178,7 +178,7 @@ class EventHub:
         return encoded(self._number, "resync", {})
 
     def findingChanged(self, event: FindingEvent) -> None:
-        """Send readers a finding that was raised or cleared, or that began before this process."""
+        """Send readers a finding that was raised, cleared or found again, or has another state or cause."""
         self.publish("finding", FINDINGS.toDict(self._watch.context(), event.entry))
 
     def fabricChanged(self) -> None:
