@@ -42,7 +42,7 @@ class StoredPlan:
     def write(self, path: Path) -> None:
         """Write the plan to a file, and create the file's folder if it is missing."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        content = {"generator": self.generator, "found": self.found}
+        content: dict[str, Any] = {"generator": self.generator, "found": self.found}
         if self.counted:
             content["counted"] = list(self.counted)
         content["plan"] = encodePlan(self.plan)

@@ -43,7 +43,5 @@ def _addTest(case: type[SynchronousTestCase], path: Path) -> None:
 
     play.__name__ = f"test_{path.parent.name}_{path.stem}".replace("-", "_")
     play.__qualname__ = f"{case.__qualname__}.{play.__name__}"
-    play.__doc__ = (
-        f"The plan in plans/{path.parent.name}/{path.name} keeps all promises, and has its counts."
-    )
+    play.__doc__ = f"The plan in plans/{path.parent.name}/{path.name} keeps all promises, and has its counts."
     setattr(case, play.__name__, play)
