@@ -183,7 +183,7 @@ class Resumed(FindingEvent):
 
 
 class CauseChanged(FindingEvent):
-    """Another finding explains an open one from now on, or no longer."""
+    """An open finding that had no cause is explained by another finding now, or the other way round."""
 
 
 class Annotated(FindingEvent):

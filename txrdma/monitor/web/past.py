@@ -301,7 +301,7 @@ def _changeOf(was: bool, isThere: bool) -> str | None:
 
 
 class _Drawing:
-    """Drawing of a past topology with its differences from a former one."""
+    """Drawing of a past topology, in which differences from an earlier one are marked."""
 
     def __init__(
         self, context: PageContext, before: FabricState, after: FabricState, links: Mapping[Link, Any]

@@ -105,7 +105,7 @@ class HandshakeFailed:
 
 
 Question = Union[Proposed, Accepted, Confirmed]
-"""Events that the owner answers."""
+"""CLC messages of the peer that the owner of a handshake answers."""
 
 Event = Union[Question, FellBack, ApplicationData, HandshakeFailed]
 

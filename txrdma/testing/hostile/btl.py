@@ -37,7 +37,7 @@ from txrdma.testing.smc.hosts import connectedSockets, Host, MemoryTCP
 
 _SECONDS: Final = 50e-6
 _NAME: Final = 1
-"""Tag of the name of an end's shared memory."""
+"""Tag of the messages by which an end sends the name of its memory region to its peer."""
 
 _SHARED_BYTES: Final = 1 << 17
 _READ_BYTES: Final = 5000

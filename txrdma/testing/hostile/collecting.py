@@ -165,7 +165,7 @@ class Collector(Talker):
 
 
 class _Factory(CollectorFactory):
-    """The factory of a host's collector."""
+    """Makes protocols for connections to a host that collects counters."""
 
     host: Host
     scenario: CollectorScenario

@@ -197,7 +197,7 @@ class GroupTalker(Talker):
             self.call(each)
 
     def send(self, data: bytes) -> None:
-        """Let all members call the next operation; each receives this data."""
+        """Call the next collective operation with this data at each member of the group."""
         self._calls += 1
         content = bytes([self._calls, self._calls // 8]) + data
         for each in self.members:
