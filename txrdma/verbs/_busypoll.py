@@ -41,6 +41,13 @@ CROWDED_SHARE: Final = 0.05
 """Share of time that a process waits for a processor, above which the machine is busy."""
 
 _SAMPLE_SECONDS: Final = 2e-3
+
+_AVERAGED_SECONDS: Final = 30e-3
+"""
+Seconds over which that share is averaged: several time slices of the scheduler. A process that shares its
+processor with a busy one runs alone for milliseconds, and then waits as long.
+"""
+
 _MOST_POOL: Final = 2e-3
 _FIRST_CREDIT: Final = 200e-6
 _MOST_CREDIT: Final = 2e-3
@@ -82,17 +89,18 @@ class SpinBudget:
         self._runQueueWait = runQueueWait
         self._wait = 0.0
         self._sampledAt = -_SAMPLE_SECONDS
-        self._isCrowded = False
+        self._share = 0.0  # of recent time that the process waited for a processor
 
     def isCrowded(self, now: float) -> bool:
         """Return whether other processes have recently kept this one from running."""
         elapsed = now - self._sampledAt
         if elapsed >= _SAMPLE_SECONDS:
             wait = self._runQueueWait()
-            self._isCrowded = wait - self._wait > CROWDED_SHARE * elapsed
+            waited = (wait - self._wait) / elapsed
+            self._share += (waited - self._share) * min(1.0, elapsed / _AVERAGED_SECONDS)
             self._wait = wait
             self._sampledAt = now
-        return self._isCrowded
+        return self._share > CROWDED_SHARE
 
     def draw(self, now: float, wanted: float) -> float:
         """Take processor time, in seconds; return what there is, up to C{wanted}."""

@@ -159,6 +159,17 @@ class CrowdedTests(SynchronousTestCase):
         for share, polls in ((0.0, True), (0.04, True), (0.06, False), (0.9, False), (0.04, True)):
             self.assertIs(self.polls(share), polls, share)
 
+    def test_slicesWithoutWaiting(self) -> None:
+        """A process that runs for 3 ms and then waits as long does not poll while it runs."""
+        self.polls(0.5)
+        for _ in range(20):
+            self.now += 3e-3
+            self.waited += 3e-3
+            for _ in range(6):
+                self.now += 0.5e-3
+                self.assertLessEqual(self.busyPoll.wait(self.now), self.now)
+                self.busyPoll.found(self.now + US)
+
     def test_kernelIsAskedOnceInTwoMilliseconds(self) -> None:
         for _ in range(1000):
             self.now += 10 * US
