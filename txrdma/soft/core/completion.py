@@ -95,7 +95,9 @@ class SoftCompletionChannel:
     @property
     def doorbell(self) -> int:
         """The descriptor that a peer process rings, by writing eight bytes as for an eventfd."""
-        return self._open().writing
+        if self._bell is None:
+            raise _closed()
+        return self._bell.writing
 
     @property
     def doorbellPage(self) -> int:
@@ -131,10 +133,14 @@ class SoftCompletionChannel:
             self._bell.ring()
 
     def takeEvents(self) -> Sequence[ICompletionQueue]:
-        if self._open().silence():
+        bell = self._bell
+        if bell is None:
+            raise _closed()
+        if bell.silence():
             self._rung = True  # completions that are found now need no ring
             for queue in self._queues:
-                queue._checkArrivals()
+                if queue.armed:
+                    queue._checkArrivals()
         self._rung = False
         events, self._events = self._events, []
         return events
@@ -147,16 +153,15 @@ class SoftCompletionChannel:
                 self.page.close()
             self._closed(self)
 
-    def _open(self) -> _Bell:
-        if self._bell is None:
-            raise InvalidRequest("the completion channel is closed")
-        return self._bell
-
     def _raise(self, queue: SoftCompletionQueue) -> None:
         self._events.append(queue)
         if not self._rung and self._bell is not None:
             self._rung = True
             self._bell.ring()
+
+
+def _closed() -> InvalidRequest:
+    return InvalidRequest("the completion channel is closed")
 
 
 class _Polled:
@@ -232,7 +237,8 @@ class SoftCompletionQueue:
         if not solicitedOnly or self.armed == _UNARMED:  # any includes solicited (IBA 11.4.2.2)
             self.armed = _SOLICITED if solicitedOnly else _NEXT
         self._untilSweep -= _ARMING
-        self._armRoutes()
+        for armRoute in self._arms:
+            armRoute()
 
     @property
     def isLive(self) -> bool:
@@ -398,11 +404,12 @@ class SoftCompletionQueue:
         return polled is not None
 
     def _checkArrivals(self) -> None:
-        """Poll after a peer has rung, and arm again if nothing was found."""
-        if self.armed and self._lanes:
+        """Poll an armed queue after a peer has rung, and arm again if nothing was found."""
+        if self._lanes:
             self.armed = _UNARMED
-            self.channel._raise(self)  # the reader polls the lane
-        if not self.armed or not self._polls:
+            self.channel._events.append(self)  # the reader polls the lane
+            return
+        if not self._polls:
             return
         for poll in self._polls:
             poll()

@@ -45,6 +45,7 @@ from txrdma.soft.shared._layout import (
     LaneServices,
     LINE,
     PLAIN_SOLICITED,
+    RECEIVE_QUEUE,
     RemoteRegion,
     ringBytes,
     STALLED,
@@ -307,7 +308,7 @@ class Lane:
             wakeups = self._wakeups
             if wake & 3 and wake != wakeups.wokenReceives:  # as Wakeups.posted: saves two calls and a fence
                 wakeups.wokenReceives = wake
-                self._services.wakeReceives()
+                self._services.ring(RECEIVE_QUEUE)
         return True
 
     def takeMessages(self, limit: int) -> Sequence[tuple[int, ...]]:
@@ -336,7 +337,10 @@ class Lane:
                     incoming.pollSends()
                 elif armed and incoming.isUnannounced:  # this process is about to sleep
                     incoming.isUnannounced = False
-                    barrier()
+                    _acquire()
+                    _release()
+                    if not _ORDERED:
+                        barrier()
                     if words[WAKE] & WAKES_SENDER:
                         self._wakeups.consumed()
             return ()

@@ -130,11 +130,15 @@ class RemoteRegion:
             self.writable = self.view
 
 
+RECEIVE_QUEUE: Final = 0
+SEND_QUEUE: Final = 1
+"""The doorbells of a peer's queue pair: of the completion channels of these queues."""
+
+
 class LaneServices(Protocol):
     """The system calls of a lane, by C{SharedQueuePair}; replies never arrive before the call returns."""
 
-    def wakeReceives(self) -> None: ...
-    def wakeSends(self) -> None: ...
+    def ring(self, which: int) -> None: ...
     def nudge(self) -> None: ...
     def requestRegion(self, rkey: RKey) -> None: ...
     def offerRegion(self, rkey: RKey) -> None: ...
@@ -149,7 +153,7 @@ class ClosedServices:
     def _ignore(self, *_: object) -> None:
         """Do nothing: a closed lane has no peer."""
 
-    wakeReceives = wakeSends = nudge = requestRegion = offerRegion = access = watch = left = _ignore
+    ring = nudge = requestRegion = offerRegion = access = watch = left = _ignore
 
 
 CLOSED_SERVICES: Final = ClosedServices()

@@ -8,11 +8,16 @@ from __future__ import annotations
 
 from typing import Final
 
-from txrdma.soft.shared._layout import CLOSED_SERVICES, LaneServices, WAKE, Wake
+from txrdma.soft.shared._layout import CLOSED_SERVICES, LaneServices, RECEIVE_QUEUE, SEND_QUEUE, WAKE, Wake
 from txrdma.soft.shared._rings import RingPair
-from txrdma.unix.fences import barrier
+from txrdma.unix.fences import acquire, barrier, ORDERED, release
 
 WAKES_SENDER: Final = Wake.SENDS | Wake.ROOM
+
+# Names of this module are found sooner, when it is compiled.
+_ORDERED: Final[bool] = ORDERED
+_acquire: Final = acquire
+_release: Final = release
 
 
 class Wakeups:
@@ -47,7 +52,11 @@ class Wakeups:
         flags = self.armed | self.room
         self._epoch += 1
         self._rings.localWords[WAKE] = self._epoch << 8 | flags if flags else 0
-        barrier()
+        _acquire()
+        _release()
+        if not _ORDERED:
+            _acquire()
+            _release()
 
     def leave(self) -> None:
         """Stop waking: the lane is closed."""
@@ -59,7 +68,7 @@ class Wakeups:
         wake = self._rings.peerWords[WAKE]
         if wake and wake != self.wokenReceives and wake & (3 if solicited else 1):
             self.wokenReceives = wake
-            self._services.wakeReceives()
+            self._services.ring(RECEIVE_QUEUE)
         if self.isPollNeeded and not wake & Wake.RECEIVES:
             self._nudge()
         self.isPollNeeded = False
@@ -79,6 +88,6 @@ class Wakeups:
         if wake & WAKES_SENDER and wake != self.wokenSends:
             self.wokenSends = wake
             if wake & Wake.SENDS:
-                self._services.wakeSends()
+                self._services.ring(SEND_QUEUE)
             if wake & Wake.ROOM:
                 self._services.nudge()

@@ -148,16 +148,8 @@ class SharedQueuePair:
 
     # txrdma.soft.shared._layout.LaneServices
 
-    def wakeReceives(self) -> None:
-        """Ring the doorbell of the peer's receive queue."""
-        self._ring(0)
-
-    def wakeSends(self) -> None:
-        """Ring the doorbell of the peer's send queue."""
-        self._ring(1)
-
-    def _ring(self, which: int) -> None:
-        """Ring the doorbell of the receive queue (0) or send queue (1) of the peer; without one, nudge it."""
+    def ring(self, which: int) -> None:
+        """Ring the doorbell of the peer's C{RECEIVE_QUEUE} or C{SEND_QUEUE}; without one, nudge it."""
         if self._doorbells:
             doorbell = self._doorbells[which]
             if doorbell.descriptor < 0:

@@ -31,7 +31,7 @@ from txrdma.soft.core.pieces import scatter
 from txrdma.soft.core.queuepair import SoftQueuePair
 from txrdma.soft.shared import _atomics, _incoming, _outgoing, _rings
 from txrdma.soft.shared._lane import Lane
-from txrdma.soft.shared._layout import CONSUMED, HEADER_BYTES, RemoteRegion, STALLED, WAKE
+from txrdma.soft.shared._layout import CONSUMED, HEADER_BYTES, RemoteRegion, SEND_QUEUE, STALLED, WAKE
 
 ALL = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ | Access.REMOTE_ATOMIC
 
@@ -137,11 +137,8 @@ class Side:
 
     # txrdma.soft.shared._layout.LaneServices
 
-    def wakeReceives(self) -> None:
-        self.rung.append("receives")
-
-    def wakeSends(self) -> None:
-        self.rung.append("sends")
+    def ring(self, which: int) -> None:
+        self.rung.append("sends" if which == SEND_QUEUE else "receives")
 
     def nudge(self) -> None:
         self.output.append(lambda: self.other.lane.nudged())

@@ -232,8 +232,8 @@ class World:
             _peerByte=self.here.lane.doorbell,
             _ringDoorbell=lambda descriptor: setattr(bell, "isRung", True),
         )
-        self.there.wakeReceives = lambda: SharedQueuePair._ring(  # type: ignore[method-assign]
-            cast(SharedQueuePair, services), 0
+        self.there.ring = lambda which: SharedQueuePair.ring(  # type: ignore[method-assign]
+            cast(SharedQueuePair, services), which
         )
         self.bell = bell
 
@@ -302,6 +302,8 @@ class InterleavingTests(SynchronousTestCase):
             raise SkipTest("compiled functions can't be patched")
         self.world: World
         self.patch(_wakeups, "barrier", lambda: self.world.fence())
+        self.patch(_wakeups, "_acquire", lambda: self.world.fence())
+        self.patch(_wakeups, "_release", lambda: None)
         self.patch(_incoming, "barrier", lambda: self.world.fence())
         self.patch(_outgoing, "acquire", lambda: self.world.fence())
         self.patch(_outgoing, "release", lambda: None)
