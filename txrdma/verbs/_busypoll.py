@@ -76,6 +76,7 @@ class SpinBudget:
 
     @ivar pollers: number of readers that are busy-polling now.
     @ivar lastReader: the reader that has read last.
+    @ivar waitShare: the share of recent time for which the process waited for a processor.
     """
 
     def __init__(self, runQueueWait: Callable[[], float] = _unknown) -> None:
@@ -89,7 +90,7 @@ class SpinBudget:
         self._runQueueWait = runQueueWait
         self._wait = 0.0
         self._sampledAt = -_SAMPLE_SECONDS
-        self._share = 0.0  # of recent time that the process waited for a processor
+        self.waitShare = 0.0
 
     def isCrowded(self, now: float) -> bool:
         """Return whether other processes have recently kept this one from running."""
@@ -97,10 +98,10 @@ class SpinBudget:
         if elapsed >= _SAMPLE_SECONDS:
             wait = self._runQueueWait()
             waited = (wait - self._wait) / elapsed
-            self._share += (waited - self._share) * min(1.0, elapsed / _AVERAGED_SECONDS)
+            self.waitShare += (waited - self.waitShare) * min(1.0, elapsed / _AVERAGED_SECONDS)
             self._wait = wait
             self._sampledAt = now
-        return self._share > CROWDED_SHARE
+        return self.waitShare > CROWDED_SHARE
 
     def draw(self, now: float, wanted: float) -> float:
         """Take processor time, in seconds; return what there is, up to C{wanted}."""
@@ -118,7 +119,7 @@ class BusyPoll:
     A wait begins when there is nothing left to do, and ends with a completion, found by polling or after a
     wakeup. Waits that are too long for busy-polling do not count; after several in a row it stops.
 
-    @ivar since: time at which the latest wait began.
+    @ivar isWaiting: a wait has begun, and not ended; C{since}: when the latest one began.
     """
 
     def __init__(self, budget: SpinBudget, sleepSeconds: float = SLEEP_SECONDS) -> None:
@@ -129,7 +130,7 @@ class BusyPoll:
         self._credit = _FIRST_CREDIT
         self._expected = _FIRST_SECONDS
         self._late = 0
-        self._isWaiting = False
+        self.isWaiting = False
         self.since = 0.0
         self._until = 0.0
 
@@ -139,8 +140,8 @@ class BusyPoll:
 
     def wait(self, now: float, isPeerPolling: bool = False) -> float:
         """Begin a wait, or continue it; return the time until which to busy-poll, which may be past."""
-        if not self._isWaiting:
-            self._isWaiting = True
+        if not self.isWaiting:
+            self.isWaiting = True
             self.since = self._until = now
             if self._late < _LATE_WAITS and not self._budget.isCrowded(now):
                 credit = self._credit
@@ -152,13 +153,13 @@ class BusyPoll:
 
     def foundAtOnce(self) -> None:
         """End a wait, since the completion was there before it began."""
-        self._isWaiting = False
+        self.isWaiting = False
 
     def found(self, now: float) -> None:
         """End a wait with a completion, and learn from its duration."""
-        if not self._isWaiting:
+        if not self.isWaiting:
             return
-        self._isWaiting = False
+        self.isWaiting = False
         since, until = self.since, self._until
         waited = now - since
         if until > since:

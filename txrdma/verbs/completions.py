@@ -39,7 +39,7 @@ from txrdma.interfaces import (
     IReactorPolling,
 )
 from txrdma.kit.delayedcalls import nextCalls
-from txrdma.verbs._busypoll import BusyPoll, SLEEP_SECONDS, SpinBudget
+from txrdma.verbs._busypoll import BusyPoll, CROWDED_SHARE, SLEEP_SECONDS, SpinBudget
 from txrdma.verbs._sources import Consumer, Poll, Sources
 
 _log = Logger()
@@ -58,9 +58,12 @@ _MOST_POLLS: Final = 16
 
 _PAUSE: Final = 7
 """
-After a refusal to busy-poll, the number of waits that do not ask again: asking costs a microsecond. After an
-iteration without an expected answer, the number of reads that arm at once.
+After a refusal to busy-poll, the number of waits that do not ask again: asking costs some microseconds. After
+an iteration without an expected answer, the number of reads that arm at once.
 """
+
+_BUSY_PAUSE: Final = 63
+"""The same after a refusal on a busy machine, which lasts longer."""
 
 
 def runQueueWait() -> float:
@@ -102,7 +105,7 @@ class CompletionReader:
     decides, and in slices, between which the reactor runs others.
 
     @ivar poll: L{Sources.poll <txrdma.verbs._sources.Sources.poll>} itself: hands over completions, and
-        returns whether there were any.
+        returns whether there were any. C{fileno}: the channel's.
     """
 
     def __init__(
@@ -130,14 +133,15 @@ class CompletionReader:
         for queue in reversed(self._queues):
             sources.add(queue.poll, handler)
         self.poll: Callable[[], bool] = sources.poll
+        self.fileno: Callable[[], int] = channel.fileno
         self._handler = handler
         self._polling: IReactorPolling | None = IReactorPolling(reactor, None) if busyPolls else None
         self._busyPoll = BusyPoll(_budget, sleepSeconds)
         self._busyPolls = busyPolls and self._polling is None
         self._isBusyPolling = False  # counted in the budget
         self._isArmed = False
-        self._isStreaming = False  # the last poll before sleep found something: the peer sends continuously
         self._isAlone = True  # no other reader has read since this one
+        self._hasFound = False  # the last read has found something
         self._isExpecting = False  # the next delayed read is for an expected answer
         self._expectsAgainAfter = 0  # reads without expectations, because the last one was wrong
         self._pause = 0  # waits without busy-polling
@@ -146,6 +150,7 @@ class CompletionReader:
         self._reactorSleep: Callable[[], float | None] = getattr(reactor, "timeout", _unknown)
         # Nor is there one for whether the reactor is stopping: sockets are read at most once after that.
         self._isEnding: Callable[[], bool] = partial(getattr, reactor, "_justStopped", False)
+        self._newCalls: Callable[[], Sized] = partial(getattr, reactor, "_newTimedCalls", ())
         self._failed = failed
         if self._polling is not None:
             for queue in self._queues:
@@ -208,9 +213,6 @@ class CompletionReader:
 
     # IReadDescriptor
 
-    def fileno(self) -> int:
-        return self._channel.fileno()
-
     def logPrefix(self) -> str:
         return "txrdma.verbs.completions"
 
@@ -232,27 +234,22 @@ class CompletionReader:
         """
         Poll, busy-poll, and go to sleep.
 
-        If other readers have read since the last time, each takes a slice of time, and does not arm at once
-        when it has found something: it polls in the next iteration, since the others take so long that the
-        peer may have answered. Then the peer need not raise an event, and the reactor need not handle one.
+        If other readers have read since the last time, each polls once, and does not arm at once when it has
+        found something: it polls in the next iteration, since the others take so long that the peer may have
+        answered. Then the peer need not raise an event, and the reactor need not handle one.
 
         While more is expected, events are not taken, so that the reactor returns to the descriptor after
         everything else.
         """
-        self._recordReader()
-        began = perf_counter()
-        found = self.poll()
-        if found:
-            self._busyPoll.found(began)
-            if self._isStreaming and not self._drain():
-                return
+        if not self._drain():
+            return
         if self._pause:
             self._pause -= 1
         elif self._busyPolls and self._spin():
             return
         if self._sources.isRunning:
             self._channel.takeEvents()
-            if (found and self._expectsAnswer()) or (not self._sleep() and not self._drain()):
+            if (self._hasFound and not self._isAlone and self._expectsAnswer()) or not self._sleep():
                 self._continue()
                 self._nextCalls.postpone()  # until after calls that the handler has delayed by 0 seconds
 
@@ -265,13 +262,9 @@ class CompletionReader:
         self._isContinuing = False
         if self._isEnding():
             return
-        self._recordReader()
-        began = perf_counter()
-        if self.poll():
+        self._drain()
+        if self._hasFound:
             self._isExpecting = False
-            self._busyPoll.found(began)
-            if self._isAlone:
-                self._drain()
             self._continue()
             return
         if self._isExpecting:
@@ -279,6 +272,31 @@ class CompletionReader:
             self._expectsAgainAfter = _PAUSE
         if not self._sleep():
             self._continue()
+
+    def _drain(self) -> bool:
+        """
+        Poll until empty, or once if other readers have read since the last time.
+
+        Arming takes longer than another poll, and where both ends share a processor, the peer has answered
+        while the handler ran.
+
+        @return: False if the handler must not be called again in this reactor iteration.
+        """
+        self._isAlone, _budget.lastReader = _budget.lastReader is self, self
+        self._hasFound = False
+        began = perf_counter()
+        for _ in range(_MOST_POLLS):
+            if not self.poll():
+                return True
+            self._hasFound = True
+            if self._busyPoll.isWaiting:
+                self._busyPoll.found(began)
+            # As between two reads of a socket, calls that the handler has delayed by 0 seconds come first.
+            if (self._newCalls() and self._reactorSleep() == 0) or self._isEnding():
+                return False
+            if not self._isAlone:
+                return True
+        return False
 
     def _continue(self) -> None:
         """Read again in the next reactor iteration."""
@@ -290,38 +308,18 @@ class CompletionReader:
         """Arm, and poll once more, since only later completions raise an event; False if that finds any."""
         if self._sources.isRunning:
             self.arm()
-        self._isStreaming = self._sources.isRunning and self.poll()
-        if self._isStreaming:
-            self._busyPoll.found(perf_counter())
-        return not self._isStreaming
+            if self.poll():
+                self._busyPoll.found(perf_counter())
+                return False
+        return True
 
     def _expectsAnswer(self) -> bool:
-        """Return whether to poll in the next iteration before arming."""
-        if self._isAlone:
-            return False
+        """Return whether to poll in the next iteration before arming, since other readers read, too."""
         if self._expectsAgainAfter:
             self._expectsAgainAfter -= 1
             return False
         self._isExpecting = True
         return True
-
-    def _recordReader(self) -> None:
-        """Record that this reader reads, and whether others have read since it did so last."""
-        self._isAlone = _budget.lastReader is self
-        _budget.lastReader = self
-
-    def _drain(self) -> bool:
-        """Poll until empty; return False when more is left."""
-        # A peer that runs as soon as it is answered always has the next message ready: others wait meanwhile.
-        end = perf_counter() + _SLICE_SECONDS
-        for _ in range(_MOST_POLLS):
-            if self._isEnding():
-                return False
-            if not self.poll():
-                return True
-            if not self._isAlone and perf_counter() > end:
-                return False
-        return False
 
     def _spin(self) -> bool:
         """Busy-poll for a slice of time; return False when it is time to sleep."""
@@ -331,7 +329,7 @@ class CompletionReader:
         began = now = perf_counter()
         until = busyPoll.wait(now, self._isPeerPolling())
         if now >= until:
-            self._pause = _PAUSE
+            self._pause = _BUSY_PAUSE if _budget.waitShare > CROWDED_SHARE else _PAUSE
             self._countPoller(False)
             return False
         if self._isArmed:
@@ -384,7 +382,7 @@ class CompletionReader:
 
     def _disarm(self) -> None:
         """Disarm the queues, so that peers need not wake this process while it polls."""
-        self._isArmed = self._sources.isArmed = False
+        self._isArmed = False
         try:
             for queue in self._queues:
                 queue.disarm()
@@ -407,7 +405,8 @@ class CompletionReader:
     # IPollable
 
     def arm(self) -> None:
-        self._isArmed = self._sources.isArmed = True
+        self._isArmed = True
+        self._sources.isArmed = self._polling is not None
         try:
             for queue in self._queues:
                 queue.arm()
