@@ -81,7 +81,7 @@ class NextCalls:
         self._running: dict[Callable[[], object], None] = {}
         self._timer: IDelayedCall | None = None
         # When the system time is set back, the reactor makes its delayed calls late by that.
-        self._forwardClock.join(self.postpone)
+        self._forwardClock.join(self._reset)
 
     def add(self, call: Callable[[], object]) -> None:
         """Make a call in the next iteration; only once if it is added again before that."""
@@ -97,6 +97,11 @@ class NextCalls:
 
         Not for use in delayed calls, which might postpone these calls again in each iteration.
         """
+        new = getattr(self._clock, "_newTimedCalls", None)  # since the reactor has last looked at its calls
+        if new is None or (new and new[-1] is not self._timer):
+            self._reset()
+
+    def _reset(self) -> None:
         timer = self._timer
         if timer is not None and timer.active():
             timer.reset(0)

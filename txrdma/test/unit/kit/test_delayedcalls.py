@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from math import inf
+from typing import Any
 from weakref import ref
 
 from twisted.internet.task import Clock
@@ -68,7 +69,7 @@ class NextCallsTests(SynchronousTestCase):
     """L{txrdma.kit.delayedcalls.NextCalls}, whose calls append to a list."""
 
     def setUp(self) -> None:
-        self.clock = Clock()
+        self.clock: Any = Clock()
         self.calls = nextCalls(self.clock)
         self.made: list[str] = []
 
@@ -185,6 +186,21 @@ class NextCallsTests(SynchronousTestCase):
         self.assertEqual(len(self.clock.getDelayedCalls()), 2)
         self.clock.advance(0)
         self.assertEqual(self.made, ["delayed", "first", "second"])
+
+    def test_postponesOnlyBehindNewCalls(self) -> None:
+        """Where the reactor shows its new calls, nothing is done if there are none, or ours is the last."""
+        self.calls.add(self.first)
+        timer = self.clock.getDelayedCalls()[0]
+        for new in ([], [timer]):
+            self.clock._newTimedCalls = new
+            self.clock.rightNow += 1
+            self.calls.postpone()
+            self.assertEqual(timer.getTime(), 0)
+        self.clock._newTimedCalls.append(self.clock.callLater(0, self.made.append, "delayed"))
+        self.clock.rightNow += 1
+        self.calls.postpone()
+        self.clock.advance(0)
+        self.assertEqual(self.made, ["delayed", "first"])
 
     def test_callsOfTheNextIterationAreMadeAfterDelayedOnes(self) -> None:
         """Calls that are added by calls are made after what these have delayed by 0 seconds."""
