@@ -21,7 +21,7 @@ from txrdma.cm.connections.adapter import Adapter, heldAdapter
 from txrdma.cm.connections.datagramqueues import DatagramQueuePair, QKEY
 from txrdma.cm.connections.endpoints import followUser, LIFE_TIME, within
 from txrdma.cm.connections.hostnames import addressesOf
-from txrdma.cm.connections.opening import firstFree
+from txrdma.cm.connections.listening import firstFree
 from txrdma.cm.errors import ServiceRefused
 from txrdma.cm.layouts.ipcm import IPAddresses, PortSpace, serviceIDOf
 from txrdma.cm.layouts.messages import SIDRREP, SIDRREQ, SIDRStatus

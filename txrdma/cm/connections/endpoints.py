@@ -21,8 +21,9 @@ from twisted.internet.interfaces import IListeningPort, IReactorCore
 from twisted.logger import Logger
 
 from txrdma.cm.connections.adapter import Adapter, heldAdapter
+from txrdma.cm.connections.attempt import Attempt
 from txrdma.cm.connections.hostnames import addressesOf, Attempts, isAddress
-from txrdma.cm.connections.opening import Attempt, ServiceIDScheme, ServiceListening
+from txrdma.cm.connections.listening import ServiceIDScheme, ServiceListening
 from txrdma.cm.connections.transport import RDMATransport
 from txrdma.cm.core.dispatcher import BACKLOG
 from txrdma.cm.errors import PeerSilent

@@ -302,6 +302,11 @@ class RDMATransport(RequestTransport):
     def abortConnection(self) -> None:
         self._abort(ConnectionAborted())
 
+    def withdraw(self) -> None:
+        """End an attempt to connect without reporting it."""
+        self.failed = _ignoreFailure
+        self.abortConnection()
+
     def loadAlternatePath(self, path: IBPath | CMPath | None = None) -> Deferred[CMPath]:
         """
         Prepare both ends to migrate to another path when the one in use fails.
@@ -346,7 +351,9 @@ class RDMATransport(RequestTransport):
         self._host, self._peer = host, peer
 
     def established(self, protocol: IRDMAProtocol) -> None:
-        """Connect the protocol, since the connection is established."""
+        """Connect the protocol, since the connection is established, and handle its events from now on."""
+        self.failed = _ignoreFailure
+        self._cm.setHandler(self.handleEvent, self.pathChanged)
         self.protocol = protocol
         self._life.isPaused = False
         alternate = self._cm.alternate  # of the REQ, which the REP has accepted

@@ -15,8 +15,10 @@ from txrdma.kit.wire import bits, Code, data, Layout, nested, wire
 from txrdma.mad.layouts.attributes import Attribute, attribute, key
 from txrdma.mad.layouts.values import PathMTU, Rate
 
+REQ_PRIVATE_BYTES: Final = 92
+REP_PRIVATE_BYTES: Final = 196
 DREQ_PRIVATE_BYTES: Final = 220
-"""Bytes of private data in a DREQ."""
+"""Bytes of private data in a REQ, a REP and a DREQ."""
 
 
 def checkPrivateData(octets: bytes, maximum: int, what: str = "private data") -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from txrdma.cm.layouts.ipcm import IPAddresses
-from txrdma.cm.layouts.messages import CMPath, REP, REQ
+from txrdma.cm.layouts.messages import CMPath, REP, REP_PRIVATE_BYTES, REQ, REQ_PRIVATE_BYTES
 from txrdma.cm.layouts.paths import reversedPath
 from txrdma.cm.rdmacm.library import Ends, Parameters, Prepared
 from txrdma.iba.path import PERMISSIVE_LID
@@ -19,9 +19,6 @@ from txrdma.mad.layouts.values import PathMTU
 
 HEADER: Final = 36
 """Bytes of a REQ's private data that the kernel itself writes and reads: addresses of both ends."""
-
-REQ_PRIVATE_BYTES: Final = 92
-REP_PRIVATE_BYTES: Final = 196
 
 
 def pathFrom(ends: Ends, prepared: Prepared) -> CMPath:

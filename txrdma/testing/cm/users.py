@@ -26,9 +26,8 @@ from twisted.internet.interfaces import IHalfCloseableProtocol, IPushProducer
 from twisted.internet.protocol import connectionDone, Protocol
 from twisted.python.failure import Failure
 
-from txrdma.cm.connections.opening import REP_PRIVATE_BYTES, REQ_PRIVATE_BYTES
 from txrdma.cm.connections.protocol import RDMAProtocol
-from txrdma.cm.layouts.messages import CMPath, DREQ_PRIVATE_BYTES
+from txrdma.cm.layouts.messages import CMPath, DREQ_PRIVATE_BYTES, REP_PRIVATE_BYTES, REQ_PRIVATE_BYTES
 from txrdma.cm.rsocket.messages import LENGTH, SEQUENCE
 from txrdma.error import InvalidRequest, RDMAError, ResourceExhausted
 from txrdma.iba.verbs import MigrationState, QPAttributes, QPState

@@ -10,8 +10,8 @@ from twisted.internet.protocol import Factory
 from txrdma.cm import connection as connectionModule
 from txrdma.cm import manager as managerModule
 from txrdma.cm.connections import adapter as adapterModule
+from txrdma.cm.connections import attempt as attemptModule
 from txrdma.cm.connections import endpoints as endpointsModule
-from txrdma.cm.connections import opening as openingModule
 from txrdma.cm.connections.endpoints import RDMAClientEndpoint, RDMAServerEndpoint
 from txrdma.cm.core.dispatcher import BACKLOG
 from txrdma.cm.rsocket.endpoints import RSocketClientEndpoint, RSocketServerEndpoint
@@ -36,7 +36,7 @@ class CMScenario(HostileScenario):
     chance = (
         (managerModule, "urandom"),
         (connectionModule, "randbits"),
-        (openingModule, "randbits"),
+        (attemptModule, "randbits"),
         (endpointsModule, "randbelow"),
         (agentModule, "urandom"),
         (memoryModule, "randbits"),

@@ -13,7 +13,7 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.cm.connections import adapter as adapters
-from txrdma.cm.connections import datagrams, endpoints, opening
+from txrdma.cm.connections import attempt, datagrams, endpoints
 from txrdma.cm.connections.datagrams import (
     DatagramClientEndpoint,
     DatagramPeer,
@@ -28,7 +28,7 @@ from txrdma.cm.connections.endpoints import (
     RDMAServerEndpoint,
     USUAL,
 )
-from txrdma.cm.core import opening as openings
+from txrdma.cm.core import opening
 from txrdma.cm.errors import Rejected, Rejection
 from txrdma.cm.layouts.messages import RejectReason
 from txrdma.cm.rsocket.endpoints import RSocketClientEndpoint, RSocketServerEndpoint
@@ -415,7 +415,7 @@ class PeerToPeerTests(MessagingCase):
         self.patch(softdevice, "randbelow", lambda most: numbers.pop() if numbers else randbelow(most))
         guid = adapters.adapterOf(self.clock, self.devices[0]).localManager.guid
         self.patch(
-            openings, "_rank", lambda each: 0 if each.localQPN == number else 1 + (each.localCAGUID == guid)
+            opening, "_rank", lambda each: 0 if each.localQPN == number else 1 + (each.localCAGUID == guid)
         )
         first, second = (
             IBClientEndpoint(self.clock, 7, each, device, privateData=data, isPeerToPeer=True)
@@ -441,7 +441,7 @@ class PeerToPeerTests(MessagingCase):
 
     def test_unusableRequest(self) -> None:
         """An end that cannot serve the REQ of its peer rejects it, and both attempts fail."""
-        self.patch(opening, "checkRequest", Mock(side_effect=Rejection(RejectReason.UNSUPPORTED_REQUEST)))
+        self.patch(attempt, "checkRequest", Mock(side_effect=Rejection(RejectReason.UNSUPPORTED_REQUEST)))
         asked = [
             self.connectBy(each, device=device, isPeerToPeer=True)
             for each, device in zip(self.bothPaths(), self.devices, strict=True)
