@@ -28,7 +28,7 @@ def main(role: str, orders: Orders) -> None:
     from benchmarks import verbsroles
     from benchmarks.scenarios import Waiting
     from txrdma.pingpong.link import TestSide
-    from txrdma.pingpong.session import Server
+    from txrdma.pingpong.session import PingpongServer
     from txrdma.verbs.devices import openDevice
 
     def side(reactor: Any) -> TestSide:
@@ -39,7 +39,7 @@ def main(role: str, orders: Orders) -> None:
         )
 
     async def server(reactor: Any) -> None:
-        listening = await serverFromString(reactor, orders["listen"]).listen(Server(side(reactor)))
+        listening = await serverFromString(reactor, orders["listen"]).listen(PingpongServer(side(reactor)))
         notified: Deferred[None] = Deferred()
         StandardIO(Waiting(notified))
         sendMessage({"port": getattr(listening.getHost(), "port", None)})

@@ -18,7 +18,7 @@ from txrdma.btl.core.assembly import LONGEST
 from txrdma.btl.core.peer import OPEN
 from txrdma.btl.errors import MessageFailed
 from txrdma.btl.lifeline import Done, PeerConnection
-from txrdma.btl.requests import Requests
+from txrdma.btl.requests import PendingRequests
 from txrdma.error import InvalidRequest
 from txrdma.iba.verbs import Buffer
 from txrdma.messages.memory import MemoryName, sharable, SharedMemory
@@ -39,7 +39,7 @@ GOT_FIELDS: Final = Struct(">IB")
 _ENDED: Final = "the connection has ended"
 
 
-class _Reads(Requests):
+class _Reads(PendingRequests):
     """The reads of this end."""
 
     def _maySend(self, length: int) -> bool:

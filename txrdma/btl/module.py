@@ -147,7 +147,7 @@ def depthsWithin(most: int | None, mtu: int) -> tuple[Depths, Depths]:
     return command, data
 
 
-class DevicePort:
+class ChannelPort:
     """
     A port of a device, with two channels.
 
@@ -272,12 +272,12 @@ class ModulePort:
         self._touched: dict[Program, Peer] = {}
         self._unneeded: deque[tuple[tuple[int, ...], list[IAddressHandle]]] = deque()
         self._channels: list[Channel] = []
-        self.ports: list[DevicePort] = []
+        self.ports: list[ChannelPort] = []
         with ExitStack() as undo:
             undo.callback(closed)
             undo.callback(self._closeHandles)
             for number, (device, portNumber) in enumerate(devices):
-                port = DevicePort(reactor, device, portNumber, number, self._handleBatch, self._broken)
+                port = ChannelPort(reactor, device, portNumber, number, self._handleBatch, self._broken)
                 undo.callback(port.close)
                 self.ports.append(port)
                 self._channels += port.channels

@@ -21,7 +21,7 @@ from txrdma.btl.core.matching import Interface
 from txrdma.btl.core.module import NONCE_LENGTH
 from txrdma.btl.core.peer import OPEN, Peer
 from txrdma.btl.errors import Unreachable
-from txrdma.btl.module import DevicePort, ModulePort
+from txrdma.btl.module import ChannelPort, ModulePort
 from txrdma.error import DeviceUnavailable, WireError
 from txrdma.iba.types import GID
 from txrdma.ports.netlink import interfaceWith
@@ -182,7 +182,7 @@ def _ipOf(source: Hashable) -> str:
     return str(ipaddress.ip_address(raw))
 
 
-def interfaceOf(port: DevicePort) -> Interface:
+def interfaceOf(port: ChannelPort) -> Interface:
     """Return the interface of a port, as announced to a peer."""
     gid = port.address.gid
     return Interface(gid, _prefixLength(gid), port.device.portAttributes(port.portNumber).rate)

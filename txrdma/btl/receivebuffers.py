@@ -29,7 +29,7 @@ from txrdma.btl.core.peer import OPEN, Peer, REMOVED
 from txrdma.btl.core.receivebuffer import LONG_REMOTE, ReceiveBuffer
 from txrdma.btl.errors import Unreachable
 from txrdma.btl.introductions import FrameKind, QueuePairPart, ReceiveBufferFrame
-from txrdma.btl.module import ChannelAddress, DevicePort, ModulePort
+from txrdma.btl.module import ChannelAddress, ChannelPort, ModulePort
 from txrdma.error import RDMAError, ResourceExhausted
 from txrdma.iba.types import MTU, QPN, RKey
 from txrdma.iba.verbs import (
@@ -97,7 +97,7 @@ _TIMEOUT: Final = 20  # the process that answers may be busy for half a minute
 _ADAPTER_TIMEOUT: Final = 16  # adapters answer themselves, and resend only after this time
 
 
-def createReceiveBuffer(port: DevicePort) -> tuple[IMemoryRegion, Callable[[], None]]:
+def createReceiveBuffer(port: ChannelPort) -> tuple[IMemoryRegion, Callable[[], None]]:
     """
     Allocate the receive buffer of a peer: a fixed share of the remaining bytes, so early peers get the most.
 
@@ -129,7 +129,7 @@ class RemoteReceiveBuffers:
         reactor: Any,
         module: ModulePort,
         peer: Peer,
-        port: DevicePort,
+        port: ChannelPort,
         remoteChannel: ChannelAddress,
         sendFrame: Callable[[FrameKind, bytes], None],
     ) -> None:

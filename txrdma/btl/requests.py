@@ -82,7 +82,7 @@ def answering(protocol: object) -> Iterator[tuple[int, Function]]:
             yield tag, getattr(protocol, name)
 
 
-class Requests:
+class PendingRequests:
     """The unanswered requests of one kind. C{bytes}: bytes of queued requests."""
 
     def __init__(self, send: Callable[[bytes], None], sendCancel: Callable[[int], None]) -> None:
@@ -169,7 +169,7 @@ class Requests:
                 outcome.errback(error)
 
 
-class Caller(Requests):
+class Caller(PendingRequests):
     """The calls of this end."""
 
     def __init__(

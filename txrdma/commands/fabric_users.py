@@ -15,7 +15,7 @@ from txrdma.commands.common.interruption import endedBySignals
 from txrdma.commands.common.rows import printJSON, showRows
 from txrdma.commands.common.values import fileName
 from txrdma.error import InvalidRequest
-from txrdma.kit.passwords import Account, HASH_PREFIX, PasswordHash, Role
+from txrdma.kit.passwords import Account, HASH_PREFIX, PasswordHash, UserRole
 from txrdma.ports.pnet import changing, readText, writeText
 
 USUAL_FILE: Final = "/etc/fabric-monitor/users"
@@ -63,7 +63,7 @@ class CommandOptions(commandOptions.CommandOptions):
         name, role = self["name"], self["role"]
         if role is not None and self["action"] not in (_ADD, _ROLE):
             raise usage.UsageError("--role is for add")
-        if role not in (None, *(each.value for each in Role)):
+        if role not in (None, *(each.value for each in UserRole)):
             raise usage.UsageError(f"role {role}: expected viewer or operator")
         isName = name.isprintable() and name == name.strip() and len(name) <= LONGEST_NAME
         if name and not (isName and ":" not in name and not name.startswith("#")):
@@ -134,7 +134,7 @@ def _changed(text: str, options: CommandOptions, password: bytes) -> str:
         return _joined(map(_hashed, lines))
     others = [line for line in lines if _split(line)[0] != name]
     if action == _ADD:
-        role = options["role"] or Role.VIEWER.value
+        role = options["role"] or UserRole.VIEWER.value
         return _joined([*others, f"{name}:{PasswordHash.of(password)}:{role}"])
     if len(others) == len(lines):
         raise InvalidRequest(f"there is no user {name}")
@@ -164,4 +164,4 @@ def _hashed(line: str) -> str:
     name, rest = _split(line)
     if not name or not rest or rest.startswith(_PREFIX):
         return line
-    return f"{name}:{PasswordHash.of(rest.encode())}:{Role.VIEWER.value}"
+    return f"{name}:{PasswordHash.of(rest.encode())}:{UserRole.VIEWER.value}"

@@ -39,7 +39,7 @@ from txrdma.pingpong.measurement import Measurement
 from txrdma.pingpong.plan import DEEPEST, LARGEST, Measure, Test, Transfer
 from txrdma.pingpong.report import asDict, CSVReport, sizeFrom, sizesFrom
 from txrdma.pingpong.run import ALL_SIZES, Running, Series
-from txrdma.pingpong.session import Client, connect, Limits, PORT, Server
+from txrdma.pingpong.session import Client, connect, Limits, PingpongServer, PORT
 from txrdma.ports.softdevices import softDeviceAt
 from txrdma.verbs.completions import ReaderReactor
 from txrdma.verbs.devices import openDevice
@@ -232,7 +232,7 @@ async def serve(reactor: IPingPongReactor, options: CommandOptions, interruption
         if options["once"]:
             end()
 
-    server = Server(
+    server = PingpongServer(
         options.side(reactor), Limits(options["max-size"]), lambda client: report(f"{client} measures"), idle
     )
     interruption.then = end

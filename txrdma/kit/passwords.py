@@ -32,7 +32,7 @@ _HASH: Final = re.compile(
 HASH_PREFIX: Final = b"$scrypt$"
 
 
-class Role(Enum):
+class UserRole(Enum):
     """What a user may do: an operator also acknowledges and comments findings."""
 
     VIEWER = "viewer"
@@ -44,11 +44,11 @@ class User:
     """The user of a request; C{name} is C{""} if everybody may read."""
 
     name: str
-    role: Role = Role.VIEWER
+    role: UserRole = UserRole.VIEWER
 
     @property
     def isOperator(self) -> bool:
-        return self.role is Role.OPERATOR
+        return self.role is UserRole.OPERATOR
 
 
 @frozen
@@ -123,7 +123,7 @@ class Account:
         some 50 milliseconds, and may be called in a thread.
     """
 
-    def __init__(self, password: bytes | PasswordHash, role: Role = Role.VIEWER) -> None:
+    def __init__(self, password: bytes | PasswordHash, role: UserRole = UserRole.VIEWER) -> None:
         """@param password: hash of the password, or the password itself."""
         self.role = role
         self.hash = password if isinstance(password, PasswordHash) else None
@@ -157,7 +157,7 @@ class Account:
             return cls(text)
         hashed, colon, role = text.decode("utf-8", "replace").partition(":")
         try:
-            known = Role(role if colon else Role.VIEWER)
+            known = UserRole(role if colon else UserRole.VIEWER)
         except ValueError:
             raise InvalidRequest(f"the role is viewer or operator, not {role!r}") from None
         return cls(PasswordHash.fromText(hashed), known)

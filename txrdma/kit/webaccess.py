@@ -34,7 +34,7 @@ from twisted.web.resource import IResource, Resource
 from twisted.web.server import Request
 
 from txrdma.error import InvalidRequest
-from txrdma.kit.passwords import Account, HASH_PREFIX, Role, User
+from txrdma.kit.passwords import Account, HASH_PREFIX, User, UserRole
 from txrdma.kit.values import frozen, record
 
 _REALM: Final = b"fabric monitor"
@@ -221,7 +221,7 @@ class ProxyRules:
     addresses: tuple[str, ...]
     userHeader: str = "X-Remote-User"
     roleHeader: str = ""
-    operators: tuple[str, ...] = (Role.OPERATOR.value,)
+    operators: tuple[str, ...] = (UserRole.OPERATOR.value,)
 
     def userOf(self, request: Request) -> User | None:
         """Return the user whom a proxy names; None if the request has none, or is not from a proxy."""
@@ -232,7 +232,7 @@ class ProxyRules:
             return None
         roles = _only(request, self.roleHeader) if self.roleHeader else ""
         known = {role.strip() for role in roles.split(",")}
-        return User(name, Role.VIEWER if known.isdisjoint(self.operators) else Role.OPERATOR)
+        return User(name, UserRole.VIEWER if known.isdisjoint(self.operators) else UserRole.OPERATOR)
 
     def _isProxy(self, client: IAddress) -> bool:
         if isinstance(client, UNIXAddress):

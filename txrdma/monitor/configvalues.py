@@ -17,7 +17,7 @@ from txrdma.fabric.advice import ADVICE, Severity
 from txrdma.fabric.errorcounters import counterName, shownName
 from txrdma.fabric.metricnames import METRICS
 from txrdma.kit.webaccess import UNIX
-from txrdma.monitor.events.alerts import Window
+from txrdma.monitor.events.alerts import WeeklyTime
 from txrdma.monitor.events.syslog import FACILITIES, partsOf
 
 _YEAR: Final = 365 * 86400.0
@@ -179,7 +179,7 @@ def timestamp(value: object) -> float:
     raise InvalidValue("a date or a time, as 2026-12-24T18:00:00Z, without quotes")
 
 
-def windows(value: object) -> tuple[Window, ...]:
+def windows(value: object) -> tuple[WeeklyTime, ...]:
     """Return windows of the week; one whose end is not after its begin ends on the next day."""
     found = []
     for text in value if isinstance(value, list) and value else [None]:
@@ -188,7 +188,7 @@ def windows(value: object) -> tuple[Window, ...]:
             raise InvalidValue("a list of times of the week, as ['tue 22:00-04:00', 'daily 12:00-12:30']")
         begin, beginMinute, end, endMinute = map(int, match.groups()[1:])
         weekdays = tuple(range(7)) if match[1] == "daily" else (_WEEKDAYS.index(match[1]),)
-        found.append(Window(weekdays, begin * 60 + beginMinute, end * 60 + endMinute))
+        found.append(WeeklyTime(weekdays, begin * 60 + beginMinute, end * 60 + endMinute))
     return tuple(found)
 
 

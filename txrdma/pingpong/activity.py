@@ -18,7 +18,7 @@ from txrdma.pingpong.plan import Measure, PATTERNS, Test, Transfer
 _QUIET_SECONDS: Final = 0.05
 
 
-class Requests:
+class RepeatedRequests:
     """Send requests of a test, which are built once and posted repeatedly."""
 
     def __init__(self, link: MeasuredLink, test: Test, operation: Operation) -> None:

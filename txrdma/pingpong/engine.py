@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from txrdma.iba.verbs import Completion, Operation
-from txrdma.pingpong.activity import Activity, Requests
+from txrdma.pingpong.activity import Activity, RepeatedRequests
 from txrdma.pingpong.link import MeasuredLink
 from txrdma.pingpong.plan import Measure, PATTERNS, Test, Transfer
 
@@ -58,7 +58,7 @@ class _Asking(Activity):
 
     def __init__(self, link: MeasuredLink, test: Test) -> None:
         super().__init__(link, test)
-        self.requests = Requests(link, test, _OPERATIONS[test.transfer])
+        self.requests = RepeatedRequests(link, test, _OPERATIONS[test.transfer])
         self.index = -1
         self.sending = 0
         self.isAnswered = True
@@ -156,7 +156,7 @@ class Source(Activity):
     def __init__(self, link: MeasuredLink, test: Test) -> None:
         super().__init__(link, test)
         isSilent = test.transfer is Transfer.WRITE
-        self._requests = Requests(
+        self._requests = RepeatedRequests(
             link, test, Operation.RDMA_WRITE if isSilent else _OPERATIONS[test.transfer]
         )
         self._depth = min(test.depth, link.settings.depth)
@@ -249,7 +249,7 @@ class Echo(Answer):
 
     def __init__(self, link: MeasuredLink, test: Test) -> None:
         super().__init__(link, test)
-        self._requests = Requests(link, test, _OPERATIONS[test.transfer])
+        self._requests = RepeatedRequests(link, test, _OPERATIONS[test.transfer])
         self._isDatagram = test.transfer is Transfer.UD
         self._free = link.settings.depth
         self._next = 0

@@ -246,7 +246,7 @@ def _localAddress(conversation: Conversation) -> object:
         return None
 
 
-class Server(Factory):
+class PingpongServer(Factory):
     """Factory that serves one client at a time, and refuses others meanwhile."""
 
     noisy = False

@@ -149,7 +149,7 @@ class SimulatedMemory:
 
 
 class ProcessRendezvous:
-    """Provider of L{Rendezvous <txrdma.soft.shared.unixpackets.Rendezvous>} for one process."""
+    """Provider of L{LocalRendezvous <txrdma.soft.shared.unixpackets.LocalRendezvous>} for one process."""
 
     def __init__(self, memory: SimulatedMemory, reactor: SharingReactor, pid: int) -> None:
         self._memory = memory

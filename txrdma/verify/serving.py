@@ -20,7 +20,7 @@ from txrdma.cm.connections.protocol import RDMAProtocol
 from txrdma.error import RDMAError
 from txrdma.messages.protocol import MessageFactory
 from txrdma.pingpong.link import TestSide
-from txrdma.pingpong.session import Server
+from txrdma.pingpong.session import PingpongServer
 from txrdma.verbs.devices import openDevice
 from txrdma.verify.subject import TestedPort
 from txrdma.verify.transports import listening, serverDevice
@@ -137,7 +137,7 @@ class Serving:
             endpoint = RDMAServerEndpoint(reactor, 0, serverDevice(end))
             await self._listen("rdma", endpoint, MessageFactory(lambda: MessageService(self._connections)))
         side = TestSide(reactor, lambda _: openDevice(reactor, end.device), port=end.port)
-        await self._listen("pingpong", self._tcp(0), Server(side))
+        await self._listen("pingpong", self._tcp(0), PingpongServer(side))
         await self._listen("control", self._tcp(port), _factory(lambda: _Control(self.offer)))
         return int(self.offer["control"])
 

@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 
 from txrdma.cm.rsocket._mapping import Event, MappingEntry, Mappings, Write, WriteCompleted
 from txrdma.cm.rsocket._receiving import Receiving
-from txrdma.cm.rsocket._requests import Requests, SendMemory
+from txrdma.cm.rsocket._requests import RequestQueue, SendMemory
 from txrdma.cm.rsocket._sending import Sending
 from txrdma.cm.rsocket.messages import (
     ADDRESSES,
@@ -142,7 +142,7 @@ class RSocket:
         targets, entries = table[: TARGETS * TARGET_BYTES], table[TARGETS * TARGET_BYTES :]
         self._sizes = sizes
         self._isLittle = sys.byteorder == "little"
-        self._requests, self._memory = Requests(), local
+        self._requests, self._memory = RequestQueue(), local
         self._sending = Sending(
             self._requests, sizes.sendBuffer, local, targets, sizes.sends - CONTROLS, self._isLittle
         )

@@ -33,7 +33,7 @@ class SendMemory:
         self.view, self.address, self.lkey = view, address, lkey
 
 
-class Requests:
+class RequestQueue:
     """
     The requests that are to be posted next.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from txrdma.cm.rsocket._requests import Requests, SendMemory
+from txrdma.cm.rsocket._requests import RequestQueue, SendMemory
 from txrdma.cm.rsocket.messages import (
     ADDRESSES,
     immediate,
@@ -39,7 +39,7 @@ class Sending:
 
     def __init__(
         self,
-        requests: Requests,
+        requests: RequestQueue,
         size: int,
         memory: SendMemory | None,
         table: memoryview,

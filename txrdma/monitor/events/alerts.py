@@ -26,7 +26,7 @@ GRACE_SECONDS: Final = 900.0
 
 
 @frozen
-class Window:
+class WeeklyTime:
     """
     A time that recurs on days of the week, in the local time of this host.
 
@@ -68,7 +68,7 @@ class Silence:
     kind: str = "*"
     where: str = "*"
     until: float = inf
-    times: tuple[Window, ...] = ()
+    times: tuple[WeeklyTime, ...] = ()
 
     def endOf(self, at: float) -> float:
         """Return when the silence ends that holds at a time; the time itself if it does not hold then."""

@@ -54,7 +54,7 @@ from txrdma.monitor.web.layout import (
     timeTag,
     title,
 )
-from txrdma.monitor.web.parameters import listing, Parameter, Route, TIME
+from txrdma.monitor.web.parameters import listing, Parameter, ServedPath, TIME
 from txrdma.monitor.web.past import MOST_DIFFERENCES, Past, past
 from txrdma.monitor.web.routes import (
     findingOf,
@@ -85,7 +85,7 @@ _SWITCH_LINKS: Final = LINKS.showing(
 
 
 @frozen
-class Page(Route):
+class Page(ServedPath):
     """A page for people; C{make} makes it."""
 
     make: Callable[[PageContext, Values], Coroutine[Any, Any, Tag]]

@@ -85,7 +85,7 @@ class Parameter:
 
 
 @frozen
-class Route:
+class ServedPath:
     """
     What is served at a path.
 
@@ -96,7 +96,7 @@ class Route:
     parameters: tuple[Parameter, ...]
 
 
-_SomeRoute = TypeVar("_SomeRoute", bound=Route)
+_SomeRoute = TypeVar("_SomeRoute", bound=ServedPath)
 
 
 def routed(
@@ -140,7 +140,7 @@ def _inQuery(parameters: Sequence[Parameter], query: Mapping[bytes, Sequence[byt
     return values
 
 
-def _inPath(route: Route, segments: Sequence[bytes]) -> dict[str, Any] | None:
+def _inPath(route: ServedPath, segments: Sequence[bytes]) -> dict[str, Any] | None:
     """Values of the parameters in a path; None if it is another path."""
     parts = route.path.strip("/").split("/")
     if len(parts) != len(segments):

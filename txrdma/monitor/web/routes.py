@@ -16,7 +16,7 @@ from txrdma.monitor.diagnosis.findinglog import Entry
 from txrdma.monitor.series.level import DEFAULT_LEVELS
 from txrdma.monitor.series.rows import STORED_COUNTERS
 from txrdma.monitor.web.blastradius import BLAST_SCHEMA, blastRadius
-from txrdma.monitor.web.parameters import listing, Missing, Parameter, Route, TIME, Wrong
+from txrdma.monitor.web.parameters import listing, Missing, Parameter, ServedPath, TIME, Wrong
 from txrdma.monitor.web.past import changeTimes, DIFFERENCE_TABLE, past, PAST_SCHEMA, TIMES_SCHEMA
 from txrdma.monitor.web.tables import (
     CABLES,
@@ -53,7 +53,7 @@ _HOUR: Final = 3600.0
 
 
 @frozen
-class WebRoute(Route):
+class WebRoute(ServedPath):
     """
     Route of the REST interface.
 

@@ -152,7 +152,7 @@ def closeIdle(reactor: object, spared: Group | None = None) -> bool:
 
 
 @frozen
-class GroupTerms:
+class LinkGroupTerms:
     """
     Limits and timeouts of a new link group, from the options of its first connection.
 
@@ -164,10 +164,10 @@ class GroupTerms:
     keepalive: float | None = None
 
 
-groupTerms = lru_cache(64)(GroupTerms)
+groupTerms = lru_cache(64)(LinkGroupTerms)
 """Return the terms with these limits and timeouts; connections share them."""
 
-ANY_TERMS: Final = GroupTerms()
+ANY_TERMS: Final = LinkGroupTerms()
 """Terms without limits."""
 
 
@@ -237,7 +237,7 @@ class LinkGroups:
         return [link for group in self.groups() for link in group.links]
 
     async def forProposal(
-        self, proposal: Proposal, choice: Choice, identityKey: Hashable, terms: GroupTerms = ANY_TERMS
+        self, proposal: Proposal, choice: Choice, identityKey: Hashable, terms: LinkGroupTerms = ANY_TERMS
     ) -> tuple[Group, bool]:
         """
         Return the server's group for a client, and whether it is new; wait while one is being created.
@@ -272,7 +272,7 @@ class LinkGroups:
         candidate: Candidate,
         agreement: Agreement,
         identityKey: Hashable,
-        terms: GroupTerms = ANY_TERMS,
+        terms: LinkGroupTerms = ANY_TERMS,
     ) -> Group:
         """
         Return the client's group that a server's Accept names, or a new one for a first contact.
@@ -303,7 +303,9 @@ class LinkGroups:
         """Return the groups with the peer that a key identifies, by any of their links."""
         return [group for group in self._groups.get(key.peer, ()) if group.serves(key)]
 
-    def _make(self, key: GroupKey, candidate: Candidate, agreement: Agreement, terms: GroupTerms) -> Group:
+    def _make(
+        self, key: GroupKey, candidate: Candidate, agreement: Agreement, terms: LinkGroupTerms
+    ) -> Group:
         """Create a group, in place of an idle one if there would be too many; raises L{Refused}."""
         while terms.most is not None and len(everyGroup()) >= terms.most:
             if not closeIdle(self.reactor):

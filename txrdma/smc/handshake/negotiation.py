@@ -36,7 +36,7 @@ from txrdma.kit.delayedcalls import cancelCall, isPending
 from txrdma.kit.forwardclock import sharedForwardClock
 from txrdma.smc.common.reactoruse import reactorUse, Use
 from txrdma.smc.common.realports import realPorts
-from txrdma.smc.group.groups import GroupTerms, groupTerms, LinkGroups, linkGroups
+from txrdma.smc.group.groups import groupTerms, LinkGroups, linkGroups, LinkGroupTerms
 from txrdma.smc.handshake import _machine as clcEvents
 from txrdma.smc.handshake._machine import ClientHandshake, ServerHandshake
 from txrdma.smc.handshake.outcomes import NotSMC, Outcomes
@@ -405,7 +405,7 @@ class Negotiation(Protocol):
     # Common to both roles
 
     @property
-    def _terms(self) -> GroupTerms:
+    def _terms(self) -> LinkGroupTerms:
         """Terms for a new link group."""
         return groupTerms(self._options.maxgroups, self._options.keepalive)
 

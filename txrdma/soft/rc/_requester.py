@@ -14,7 +14,7 @@ Where the specification leaves a choice:
   - A long RDMA READ is sent as several requests of at most L{READ_CHUNK} bytes, with the same boundaries when
     it is repeated, which limits bursts of answers.
   - READs and atomics are outstanding together up to C{maxRDAtomic}, counting each request of a long READ.
-  - A L{Window <txrdma.soft.rc._window.Window>} limits the packets in flight.
+  - A L{PacketWindow <txrdma.soft.rc._window.PacketWindow>} limits the packets in flight.
   - L{RetryTimer <txrdma.soft.core.roundtrip.RetryTimer>} decides when to resend, and when to give up. After a
     timeout only the oldest packet is resent: the answer shows what else is missing.
 """
@@ -46,7 +46,7 @@ from txrdma.soft.rc._packets import (
     psnWords,
     Retired,
 )
-from txrdma.soft.rc._window import WIDEST, Window
+from txrdma.soft.rc._window import PacketWindow, WIDEST
 
 if TYPE_CHECKING:
     from txrdma.soft.core.memory import Domain, KeyTable
@@ -123,7 +123,7 @@ class Requester:
         self._batch = batch
         self._chunk = max(1, READ_CHUNK // mtu)
         self._mostInFlight = mostInFlight
-        self.window = Window(mtu, mostInFlight)
+        self.window = PacketWindow(mtu, mostInFlight)
         self._isWindowFull = False  # the window limits sending
         self._entries: deque[RequestEntry] = NO_ENTRIES
         self._cursor = 0  # the entry that _next is in
@@ -158,7 +158,7 @@ class Requester:
         self._retryTimer.moved(now)
         self._rnrLeft = self._rnrRetry
         self._isRecovering = self._isProbing = False
-        self.window = Window(self._mtu, self._mostInFlight)
+        self.window = PacketWindow(self._mtu, self._mostInFlight)
         if self.pathFailed:
             self.pathFailed = False
             self._rewind()

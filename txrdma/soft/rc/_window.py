@@ -19,7 +19,7 @@ WIDEST_PACKETS: Final = 512
 FEWEST_PACKETS: Final = 4
 
 
-class Window:
+class PacketWindow:
     """The window of one connection; C{size} is in packets."""
 
     __slots__ = ("_credit", "_threshold", "_widest", "size")

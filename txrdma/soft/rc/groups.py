@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from txrdma.iba.types import MULTICAST_QPN
 from txrdma.soft.rc._packets import Incoming
-from txrdma.soft.rc.peers import Peer, PortRoute, RoutesPort
+from txrdma.soft.rc.peers import PortRoute, RoutesPort, UDPPeer
 
 
 class AttachedRoutes(PortRoute):
@@ -26,7 +26,7 @@ class AttachedRoutes(PortRoute):
         self.routes: dict[PortRoute, None] = {}
         port.register(self)
 
-    def received(self, run: Incoming, peer: Peer, now: float) -> bool:
+    def received(self, run: Incoming, peer: UDPPeer, now: float) -> bool:
         isAccepted = False
         for route in list(self.routes):
             try:

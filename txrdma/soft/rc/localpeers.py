@@ -14,7 +14,7 @@ from txrdma.iba.types import DEFAULT_PKEY, MULTICAST_QPN, QPN, ROCE_PORT
 from txrdma.soft.core.netdev import portOfQueuePair
 from txrdma.soft.rc._datagram import START
 from txrdma.soft.rc._packets import FRAME, HEAD_AND_WORD, ICRC_LENGTH, Outgoing, PSN_MASK
-from txrdma.soft.rc.peers import Peer, PortRoute, RoutesPort
+from txrdma.soft.rc.peers import PortRoute, RoutesPort, UDPPeer
 from txrdma.soft.rc.routes import DatagramRoute
 from txrdma.soft.shared.datagramlane import DatagramLane
 from txrdma.soft.shared.datagrams import SharedDatagrams
@@ -81,7 +81,7 @@ class LocalPeers:
         home.counters.packetsReceived += taken
         home.counters.bytesReceived += octets
 
-    def laneTo(self, peer: Peer, number: int) -> DatagramLane | None:
+    def laneTo(self, peer: UDPPeer, number: int) -> DatagramLane | None:
         """Return the lane to a peer's device, if it is up; otherwise request one, at intervals."""
         if number == MULTICAST_QPN:  # of all devices
             return None

@@ -48,7 +48,7 @@ from txrdma.soft.rc._packets import (
 from txrdma.soft.rc.counters import RoCECounters
 from txrdma.soft.rc.groups import AttachedRoutes
 from txrdma.soft.rc.localpeers import LocalPeers
-from txrdma.soft.rc.peers import Peer, PortRoute, RoutesPort
+from txrdma.soft.rc.peers import PortRoute, RoutesPort, UDPPeer
 from txrdma.soft.rc.routes import DatagramRoute, RoCERoute
 from txrdma.soft.rc.udp import DatagramCarrier, RawAddress
 from txrdma.soft.shared.datagramlane import DatagramLane
@@ -102,20 +102,20 @@ class RoCEPort(RoutePort):
         self._capture = capture
         self.longestDatagram = longestDatagram
         self._routes: dict[QPN, PortRoute] = {}
-        self._peers: dict[RawAddress, Peer] = {}
+        self._peers: dict[RawAddress, UDPPeer] = {}
         self._latestAddress: AddressVector | None = None
-        self._latestPeer: Peer | None = None
+        self._latestPeer: UDPPeer | None = None
         self._touched: dict[PortRoute, None] = {}
         self._inTurn = self._closed = False
         # Datagrams that wait for room in the carrier.
-        self._unsent: deque[tuple[bytes, int, Peer]] = deque()
+        self._unsent: deque[tuple[bytes, int, UDPPeer]] = deque()
         # The frame: datagrams that go out in one piece.
         self._buffer = bytearray(_FRAME_LENGTH)
         self._view = memoryview(self._buffer)
         self._words, self._doubles = self._view.cast("I"), self._view.cast("Q")
         self._grids: dict[int, _Grid] = {}  # by length: one for each path MTU
         self._fill = self._segment = self._inFrame = 0
-        self._framePeer: Peer | None = None
+        self._framePeer: UDPPeer | None = None
         # Deadlines, and routes that have more to send.
         self._deadlines: dict[PortRoute, float] = {}
         self._timer: IDelayedCall | None = None
@@ -270,7 +270,7 @@ class RoCEPort(RoutePort):
                 port.close()
                 del self._groups[group]
 
-    def peerAt(self, address: AddressVector) -> Peer | None:
+    def peerAt(self, address: AddressVector) -> UDPPeer | None:
         """Return the peer at the end of a path; None if the IP family differs."""
         if address is self._latestAddress:  # most datagrams have the same destination as the last
             return self._latestPeer
@@ -376,7 +376,7 @@ class RoCEPort(RoutePort):
 
     # Out.
 
-    def emit(self, peer: Peer, heading: int, run: Outgoing) -> None:
+    def emit(self, peer: UDPPeer, heading: int, run: Outgoing) -> None:
         """Add packets with this C{heading} of the BTH to the frame, which is sent when it is full."""
         if run.packets > 1:
             self._emitRun(peer, heading, run)
@@ -414,7 +414,7 @@ class RoCEPort(RoutePort):
         if total < self._segment:
             self._flush()  # a shorter one must be the last
 
-    def emitDatagram(self, peer: Peer, heading: int, run: Outgoing) -> None:
+    def emitDatagram(self, peer: UDPPeer, heading: int, run: Outgoing) -> None:
         """Send a datagram, through shared memory if possible, else with the frame."""
         localPeers = self._localPeers
         lane = None if localPeers is None else localPeers.laneTo(peer, heading & 0xFFFFFF)
@@ -438,13 +438,13 @@ class RoCEPort(RoutePort):
         counters.bytesSent += size
         counters.writes += 1
 
-    def emitNow(self, peer: Peer, heading: int, run: Outgoing) -> None:
+    def emitNow(self, peer: UDPPeer, heading: int, run: Outgoing) -> None:
         """Send packets immediately, when a route ends."""
         self.emit(peer, heading, run)
         if self._fill:
             self._flush()
 
-    def _emitRun(self, peer: Peer, heading: int, run: Outgoing) -> None:
+    def _emitRun(self, peer: UDPPeer, heading: int, run: Outgoing) -> None:
         """The hot loop of sending, about 0.5 us a packet: full packets without extension headers."""
         opcode, psn, packets, _extension, payload, size, acknowledge, _solicited = run
         total = size + FRAME
@@ -538,7 +538,7 @@ class RoCEPort(RoutePort):
         if segment >= size or not self._several(peer, data, segment, now):
             self._single(peer, data, segment, peer.guess if segment >= size else 0, now)
 
-    def localPeerAt(self, source: tuple[str, int]) -> Peer | None:
+    def localPeerAt(self, source: tuple[str, int]) -> UDPPeer | None:
         """Return the peer on this host that sent packets through shared memory; None if they are dropped."""
         if not self.isEnabled:
             return None
@@ -549,13 +549,13 @@ class RoCEPort(RoutePort):
             self.counters.reads += 1
         return peer
 
-    def peerNamed(self, ip: str, port: int) -> Peer | None:
+    def peerNamed(self, ip: str, port: int) -> UDPPeer | None:
         """Return the peer with this IP address and UDP port; None if the IP family differs."""
         known = self._peers.get((ip, port))  # IPv4's names are those of sockets
         raw = self._carrier.rawAddress(ip, port) if known is None else None
         return known if raw is None else self._peer(raw)
 
-    def packetReceived(self, packet: memoryview, peer: Peer, now: float) -> None:
+    def packetReceived(self, packet: memoryview, peer: UDPPeer, now: float) -> None:
         """Process one packet from shared memory, of any kind."""
         size = len(packet)
         if size < FRAME or size & 3:
@@ -564,7 +564,7 @@ class RoCEPort(RoutePort):
         (head,) = _HEAD.unpack_from(packet)
         self._dispatch(head, packet, size, 1, peer, now)
 
-    def _several(self, peer: Peer, data: memoryview, segment: int, now: float) -> bool:
+    def _several(self, peer: UDPPeer, data: memoryview, segment: int, now: float) -> bool:
         """
         Dispatch datagrams that were sent together; False if they are not numbered from 0, or an ICRC is
         wrong.
@@ -587,7 +587,7 @@ class RoCEPort(RoutePort):
             self._single(peer, data[whole:], segment, count, now)
         return True
 
-    def _single(self, peer: Peer, data: memoryview, segment: int, index: int, now: float) -> None:
+    def _single(self, peer: UDPPeer, data: memoryview, segment: int, index: int, now: float) -> None:
         """Check different datagrams one by one; C{index} is the expected identification of the first."""
         states, changes = peer.taking, peer.changes
         unpack = _HEAD.unpack_from
@@ -627,7 +627,9 @@ class RoCEPort(RoutePort):
             # Each datagram of a send arrives by a call of its own: expect the next number there.
             peer.guess = index
 
-    def _dispatch(self, head: int, data: memoryview, stride: int, count: int, peer: Peer, now: float) -> None:
+    def _dispatch(
+        self, head: int, data: memoryview, stride: int, count: int, peer: UDPPeer, now: float
+    ) -> None:
         """Pass a run of packets with equal first eight bytes of the BTH to its route."""
         counters = self.counters
         flags = head >> 48
@@ -661,21 +663,21 @@ class RoCEPort(RoutePort):
 
     # Peers.
 
-    def _peer(self, raw: RawAddress) -> Peer:
+    def _peer(self, raw: RawAddress) -> UDPPeer:
         peer = self._peers.get(raw)
         if peer is None:
             if len(self._peers) >= _PEERS:
                 self._peers.clear()  # routes hold their own references
                 self._latestAddress = None
-            peer = self._peers[raw] = Peer(raw, self)
+            peer = self._peers[raw] = UDPPeer(raw, self)
         return peer
 
-    def grhFor(self, peer: Peer, length: int) -> bytes:
+    def grhFor(self, peer: UDPPeer, length: int) -> bytes:
         """Return the 40 bytes before a datagram of this length: a GRH, or an IPv4 header in the last 20."""
         return peer.grh if peer.grhLength == length else peer.makeGRH(length)
 
     def _record(
-        self, capture: RoCECapture, data: memoryview, segment: int, peer: Peer, isOutgoing: bool
+        self, capture: RoCECapture, data: memoryview, segment: int, peer: UDPPeer, isOutgoing: bool
     ) -> None:
         """Write datagrams to the capture file; an error ends the capture."""
         here = self.address, self.port, softMAC(self.address, self.port)

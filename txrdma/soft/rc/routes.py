@@ -32,7 +32,7 @@ from txrdma.soft.rc._migration import Migration
 from txrdma.soft.rc._packets import Event, heading, Incoming, Received, Retired
 from txrdma.soft.rc._requester import Requester
 from txrdma.soft.rc._responder import Responder
-from txrdma.soft.rc.peers import Peer, PortRoute, RoutesPort
+from txrdma.soft.rc.peers import PortRoute, RoutesPort, UDPPeer
 from txrdma.soft.shared.datagramlane import DatagramLane
 
 _log = Logger()
@@ -78,7 +78,7 @@ class RoCERoute(Route):
     name = "rocev2"
     polled = False
 
-    def __init__(self, port: RoutesPort, owner: SoftQueuePair, peer: Peer) -> None:
+    def __init__(self, port: RoutesPort, owner: SoftQueuePair, peer: UDPPeer) -> None:
         attributes = owner.attributes
         self.number = owner.number
         self.port = port
@@ -86,8 +86,8 @@ class RoCERoute(Route):
         self._address = attributes.address
         self._peer = peer
         # Packets are also accepted by the alternate path, and by the path before the last migration.
-        self._alternate: Peer | None = None
-        self._former: Peer | None = None
+        self._alternate: UDPPeer | None = None
+        self._former: UDPPeer | None = None
         self._migration = Migration()
         self._isArming = False  # the migration state is not MIGRATED
         self._refusalReported = False
@@ -193,7 +193,7 @@ class RoCERoute(Route):
 
     # Paths (IBA 17.2.8).
 
-    def _peerAt(self, address: AddressVector) -> Peer | None:
+    def _peerAt(self, address: AddressVector) -> UDPPeer | None:
         """
         Return the peer at an address, and receive its packets by the port of the device that leads there.
 
@@ -208,7 +208,7 @@ class RoCERoute(Route):
         port.register(self)
         return peer.inClass(address.trafficClass)
 
-    def _sendTo(self, peer: Peer) -> None:
+    def _sendTo(self, peer: UDPPeer) -> None:
         """Send to this peer from now on, by its port; packets of the former one are still accepted."""
         self._former, self._peer = self._peer, peer
         if peer.at is not self.port:
@@ -264,7 +264,7 @@ class RoCERoute(Route):
             self._refusalReported = True
             self._owner.raiseEvent(AsyncEventKind.PATH_MIGRATION_FAILED)
 
-    def _admits(self, peer: Peer, migrationRequest: bool) -> bool:
+    def _admits(self, peer: UDPPeer, migrationRequest: bool) -> bool:
         """Return whether packets come from the peer, possibly from another UDP port or by another path."""
         if _isSame(peer, self._peer) or _isSame(peer, self._alternate) or _isSame(peer, self._former):
             return True
@@ -272,7 +272,7 @@ class RoCERoute(Route):
             self._migrationFailed()  # it migrates to an unknown path
         return False
 
-    def _trackMigration(self, peer: Peer, migrationRequest: bool, now: float) -> None:
+    def _trackMigration(self, peer: UDPPeer, migrationRequest: bool, now: float) -> None:
         """Update the migration state by the MigReq bit of a received packet."""
         state = self._migration.packetReceived(
             migrationRequest, _isSame(peer, self._peer), _isSame(peer, self._alternate)
@@ -286,7 +286,7 @@ class RoCERoute(Route):
 
     # PortRoute
 
-    def received(self, run: Incoming, peer: Peer, now: float) -> bool:
+    def received(self, run: Incoming, peer: UDPPeer, now: float) -> bool:
         if peer is not self._peer and not self._admits(peer, run.migrationRequest):
             return False
         opcode = run.opcode
@@ -342,7 +342,7 @@ class RoCERoute(Route):
             requester.abandoned()
 
 
-def _isSame(peer: Peer, known: Peer | None) -> bool:
+def _isSame(peer: UDPPeer, known: UDPPeer | None) -> bool:
     """Return whether two peers are one path: peers send from any UDP port, to port 4791 or the device's."""
     return peer is known or (
         known is not None and peer.ip == known.ip and peer.at.address == known.at.address
@@ -436,7 +436,7 @@ class DatagramRoute(Route, PortRoute):
 
     # PortRoute
 
-    def received(self, run: Incoming, peer: Peer, now: float) -> bool:
+    def received(self, run: Incoming, peer: UDPPeer, now: float) -> bool:
         if run.opcode <= _LAST_OF_RC:
             return False
         if self.inbox is None or not self.datagrams.receivedInto(
@@ -456,7 +456,7 @@ class DatagramRoute(Route, PortRoute):
     def transmit(self, now: float) -> bool:
         """Emit pending datagrams; those without a reachable address are dropped."""
         latest: AddressVector | None = None
-        peer: Peer | None = None
+        peer: UDPPeer | None = None
         emit, there, head = self.port.emitDatagram, -1, 0
         for address, destination, run in self.datagrams.outgoing(now):
             if address is not latest:  # a batch often has a single destination

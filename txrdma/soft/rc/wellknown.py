@@ -26,7 +26,7 @@ from txrdma.soft.core.queuepair import SoftQueuePair
 from txrdma.soft.core.route import Route
 from txrdma.soft.host.member import PortMember
 from txrdma.soft.rc._packets import heading, Outgoing
-from txrdma.soft.rc.peers import Peer, PortRoute
+from txrdma.soft.rc.peers import PortRoute, UDPPeer
 from txrdma.soft.rc.roce import RoCEPort
 from txrdma.soft.rc.udp import DatagramCarrier, UDPCarrier, udpSocket
 from txrdma.soft.shared.datagrams import SharedDatagrams
@@ -88,7 +88,9 @@ class WellKnownPort(RoCEPort):
         super().close()
         self.member.close()
 
-    def _dispatch(self, head: int, data: memoryview, stride: int, count: int, peer: Peer, now: float) -> None:
+    def _dispatch(
+        self, head: int, data: memoryview, stride: int, count: int, peer: UDPPeer, now: float
+    ) -> None:
         """Pass a run of packets to its route, or those of another device to that device."""
         number = QPN(head & 0xFFFFFF)
         if number > _GSI and number in self._routes:

@@ -29,7 +29,7 @@ from txrdma.soft.shared._rendezvous import DatagramRingOffer, makeBox, mapBox, R
 from txrdma.soft.shared.datagramlane import DatagramLane
 from txrdma.soft.shared.peerprocess import PeerProcess
 from txrdma.soft.shared.sharedqueuepair import SharingReactor
-from txrdma.soft.shared.unixpackets import Rendezvous, ring
+from txrdma.soft.shared.unixpackets import LocalRendezvous, ring
 from txrdma.unix.mapping import closeMapping
 
 _rateLimited = RateLimitedLogger(Logger())
@@ -91,7 +91,7 @@ class _WakeupDescriptor:
 class DatagramLink:
     """A lane of datagrams to one other device, with its memory and doorbell."""
 
-    def __init__(self, rendezvous: Rendezvous, peer: PeerProcess) -> None:
+    def __init__(self, rendezvous: LocalRendezvous, peer: PeerProcess) -> None:
         self.peer = peer
         self._rendezvous = rendezvous
         self._descriptor, self._own = makeBox(RING_BYTES)  # closed when the peer has it
@@ -140,7 +140,7 @@ class SharedDatagrams:
     def __init__(
         self,
         reactor: SharingReactor,
-        rendezvous: Rendezvous,
+        rendezvous: LocalRendezvous,
         linkTo: Callable[[tuple[str, int]], DatagramLink | None],
         lost: Callable[[tuple[str, int], str], None],
     ) -> None:

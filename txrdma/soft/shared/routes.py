@@ -55,7 +55,7 @@ from txrdma.soft.shared._unopened import UnopenedLane
 from txrdma.soft.shared.datagrams import DatagramLink, SharedDatagrams
 from txrdma.soft.shared.peerprocess import PeerProcess
 from txrdma.soft.shared.sharedqueuepair import SharedQueuePair, SharingReactor
-from txrdma.soft.shared.unixpackets import Line, Rendezvous, UnixRendezvous
+from txrdma.soft.shared.unixpackets import Line, LocalRendezvous, UnixRendezvous
 from txrdma.unix.sockets import Reactor
 
 _log = Logger()
@@ -512,7 +512,7 @@ class SharedMemoryPort(RoutePort):
         address: str,
         port: int,
         ring: int = RING_BYTES,
-        rendezvous: Rendezvous | None = None,
+        rendezvous: LocalRendezvous | None = None,
     ) -> None:
         """
         @param ring: bytes of the ring of each lane.

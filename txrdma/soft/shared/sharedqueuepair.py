@@ -40,7 +40,7 @@ from txrdma.soft.shared._rendezvous import (
     RendezvousKind,
 )
 from txrdma.soft.shared.peerprocess import PeerProcess
-from txrdma.soft.shared.unixpackets import Rendezvous
+from txrdma.soft.shared.unixpackets import LocalRendezvous
 from txrdma.unix.mapping import closeMapping
 
 _log = Logger()
@@ -76,7 +76,7 @@ class SharedQueuePair:
     def __init__(
         self,
         reactor: SharingReactor,
-        rendezvous: Rendezvous,
+        rendezvous: LocalRendezvous,
         peer: PeerProcess,
         owner: SoftQueuePair,
         destination: QPN,

@@ -113,7 +113,7 @@ class Listening(Protocol):
         """Close it. Idempotent."""
 
 
-class Rendezvous(Protocol):
+class LocalRendezvous(Protocol):
     """Connects processes of one host and user, and wakes them."""
 
     def listen(self, address: str, port: int, accepted: Callable[[Line], None]) -> Listening:

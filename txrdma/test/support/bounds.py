@@ -62,7 +62,7 @@ BOUNDS: Final = {
     "TURN": """
         btl.FastPath._events btl.Module._events btl.ModulePort._touched btl.Rendezvous._proved
         cm.Dispatcher._packets,_events,_freed
-        cm.ExchangeCore.pendingEvents,pendingMessages cm.Mappings.events cm.Requests.batch
+        cm.ExchangeCore.pendingEvents,pendingMessages cm.Mappings.events cm.RequestQueue.batch
         mad.Calls._packets,_events
         mad.RMPPReceiver._answers mad.RMPPTransfers._packets,_events smc.Lifecycle.pending
         smc.LinkGroupCore.output,pending smc._Core.output,pending
@@ -71,7 +71,7 @@ BOUNDS: Final = {
         kit.NextCalls._calls,_running
     """,
     "FIXED": """
-        btl.Channel._receives,_refused btl.DevicePort.channels btl.ModulePort._channels,ports
+        btl.Channel._receives,_refused btl.ChannelPort.channels btl.ModulePort._channels,ports
         btl.Outbox.unlimited btl.PeerConnection._local btl.ReceiveBuffer._orders,_free
         btl._Route.destinations cm.Adapter._gidTables,_gidIndexes,_attributes,_ports
         cm.DatagramTransport._queuePairs,_undo cm.DatagramQueuePair._undo
@@ -88,10 +88,10 @@ BOUNDS: Final = {
         smc.Group._domains smc.Lifecycle._afterRead smc.Link._used smc.RealPorts.failed
         smc.Snapshots._families,_served soft.Answers._results
         soft.Coordinator._receiving,_positions,_seen,_probes soft.DirectDatagrams.received
-        soft.LaneReceiver._short soft.Peer._sendingRuns soft.RecentNumbers._numbers
+        soft.LaneReceiver._short soft.UDPPeer._sendingRuns soft.RecentNumbers._numbers
         soft.Responder._finalEvents
         soft.RoCEPort._grids soft.SharedQueuePair._doorbells soft.SoftCompletionQueue._completions
-        soft.Peer._classes soft.UDPCarrier._reported unix.StatusServer._ended
+        soft.UDPPeer._classes soft.UDPCarrier._reported unix.StatusServer._ended
         kit.Prover._data kit.RemoteSender.lost kit.StateTable._states kit._Builder._states
         pingpong.Samples._counts tap.Statistics.modes tap.Threads._pools verify.StreamService._head
     """,
@@ -102,7 +102,7 @@ BOUNDS: Final = {
         cm.ConnectionManager._peerClaims,_connections cm.Dispatcher._connections,_byPeer,_byQP
         cm.EventChannel.identifiers cm.KernelManager._connections cm.Life._inbox
         cm.LongMessageReader._answers cm.Managed.slot cm.RSocket._inFlight cm.Receiving._lengths
-        cm.Requests._pool cm.SendQueue.posted,_overhead,_free,_unread,_behind cm.SendRegions._regions
+        cm.RequestQueue._pool cm.SendQueue.posted,_overhead,_free,_unread,_behind cm.SendRegions._regions
         cm.SharedCompletionQueue.handlers cm._Pool._free mad.Calls._tables,_redirected
         monitor._Reading.parts,read
         smc.Announcements.expected,_admitted,_queue smc.ClientNegotiation._unread smc.CloseNotifier._waiting
@@ -146,7 +146,7 @@ BOUNDS: Final = {
     "btl.lifeline.MOST_EARLY": "btl.PeerConnection._early",
     "btl.receivebuffers.MOST_WRITES": "btl.RemoteReceiveBuffers._lengths",
     "btl.requests.MOST_CALLS": """
-        btl.Answerer._waiting,_lengths,_running btl.Requests._queued,_sent,_outcomes
+        btl.Answerer._waiting,_lengths,_running btl.PendingRequests._queued,_sent,_outcomes
     """,
     "cm.connections.datagramqueues.HANDLES": "cm.DatagramQueuePair._handles",
     "cm.core.dispatcher.BACKLOG": "cm.Listener.waiting",
@@ -241,7 +241,7 @@ BOUNDS: Final = {
     "smc.wire._clcframe.MAX_LENGTH": "smc._Core.buffer smc.Negotiation._early smc._CLCStripper._unread",
     "soft.host._coordinator.SERVICES": "soft.PortMember._services",
     "soft.host.member.LINES": "soft.Forwarder.members soft.PortMember._lines",
-    "soft.rc.peers._LENGTHS": "soft.Peer._takingSums",
+    "soft.rc.peers._LENGTHS": "soft.UDPPeer._takingSums",
     "soft.rc.roce._PEERS": "soft.RoCEPort._peers",
     "soft.shared._doorbells.MOST": "soft.PeerDoorbells._bells",
     "soft.shared.datagrams.MOST_POLLED": "soft.SharedDatagrams._polledLanes",

@@ -21,7 +21,7 @@ from txrdma.command import TxrdmaOptions
 from txrdma.commands import fabric_users
 from txrdma.commands.fabric_users import FEWEST_CHARACTERS
 from txrdma.error import InvalidRequest
-from txrdma.kit.passwords import Role, User
+from txrdma.kit.passwords import User, UserRole
 from txrdma.kit.webaccess import readAccess
 
 
@@ -51,10 +51,10 @@ class CommandTests(SynchronousTestCase):
         self.run_("add", "bob", typed="right two\n")
         self.assertEqual(self.file.stat().st_mode & 0o777, 0o600)
         self.assertNotIn("right", self.file.read_text())
-        self.assertEqual(self.loggedIn("alice", "right one"), User("alice", Role.OPERATOR))
-        self.assertEqual(self.loggedIn("bob", "right two"), User("bob", Role.VIEWER))
+        self.assertEqual(self.loggedIn("alice", "right one"), User("alice", UserRole.OPERATOR))
+        self.assertEqual(self.loggedIn("bob", "right two"), User("bob", UserRole.VIEWER))
         self.run_("add", "alice", typed="another one\n")
-        self.assertEqual(self.loggedIn("alice", "another one"), User("alice", Role.VIEWER))
+        self.assertEqual(self.loggedIn("alice", "another one"), User("alice", UserRole.VIEWER))
         self.assertEqual(len(self.file.read_text().splitlines()), 2)
 
     def test_terminal(self) -> None:
@@ -141,7 +141,7 @@ class CommandTests(SynchronousTestCase):
             self._failing("role", "alice", "operator")
         self.run_("hash")
         self.run_("role", "alice", "operator")
-        self.assertEqual(self.loggedIn("alice", "secret phrase").role, Role.OPERATOR)
+        self.assertEqual(self.loggedIn("alice", "secret phrase").role, UserRole.OPERATOR)
         for words in (("role", "bob", "viewer"), ("remove", "bob")):
             with self.assertRaisesRegex(InvalidRequest, "no user bob"):
                 self._failing(*words)

@@ -9,7 +9,7 @@ import hashlib
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import InvalidRequest
-from txrdma.kit.passwords import Account, PasswordHash, Role
+from txrdma.kit.passwords import Account, PasswordHash, UserRole
 
 PASSLIB = "$scrypt$ln=16,r=8,p=1$aM15713r3Xsvxbi31lqr1Q$nFNh2CVHVjNldFVKDHDlm4CbdRSCdEBsjjJxD+iCs5E"
 """The hash of "password" in the documentation of passlib."""
@@ -59,10 +59,10 @@ class AccountTests(SynchronousTestCase):
     def test_lines(self) -> None:
         """A line has a hash and perhaps a role, or a password with any characters."""
         for text, role, password, isSlow in (
-            (PASSLIB, Role.VIEWER, b"password", True),
-            (f"{PASSLIB}:viewer", Role.VIEWER, b"password", True),
-            (f"{PASSLIB}:operator", Role.OPERATOR, b"password", True),
-            ("pass:operator", Role.VIEWER, b"pass:operator", False),
+            (PASSLIB, UserRole.VIEWER, b"password", True),
+            (f"{PASSLIB}:viewer", UserRole.VIEWER, b"password", True),
+            (f"{PASSLIB}:operator", UserRole.OPERATOR, b"password", True),
+            ("pass:operator", UserRole.VIEWER, b"pass:operator", False),
         ):
             account = Account.fromText(text.encode())
             self.assertEqual((account.role, account.hash is not None), (role, isSlow), text)

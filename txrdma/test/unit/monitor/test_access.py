@@ -24,7 +24,7 @@ from twisted.web.test.requesthelper import DummyRequest
 
 from txrdma.error import InvalidRequest
 from txrdma.kit import webaccess
-from txrdma.kit.passwords import Account, PasswordHash, Role, User
+from txrdma.kit.passwords import Account, PasswordHash, User, UserRole
 from txrdma.kit.webaccess import (
     AccessControl,
     GUESS_SECONDS,
@@ -228,7 +228,7 @@ class HashTests(SiteTestCase):
     def setUp(self) -> None:
         super().setUp()
         hashed = PasswordHash.of(b"right", 4)
-        self.users = {b"alice": Account(hashed, Role.OPERATOR), b"bob": Account(hashed)}
+        self.users = {b"alice": Account(hashed, UserRole.OPERATOR), b"bob": Account(hashed)}
         self.pending: list[tuple[Deferred[bool], Any, Any]] = []
         self.access = AccessControl(
             [TOKEN.encode()], self.users, Guesses(lambda: 1.0), inThread=self.inThread
@@ -253,7 +253,7 @@ class HashTests(SiteTestCase):
     def test_roles(self) -> None:
         """A right password gives the role of the user; a token gives that of nobody, with any name."""
         for name, password, user in (
-            (b"alice", b"right", User("alice", Role.OPERATOR)),
+            (b"alice", b"right", User("alice", UserRole.OPERATOR)),
             (b"bob", b"right", User("bob")),
             (b"alice", TOKEN.encode(), User("token")),
         ):
@@ -379,7 +379,10 @@ class HashTests(SiteTestCase):
         (line,) = map(formatEvent, logs)
         self.assertIn("1 passwords as plain text", line)
         self.assertIn(f"txrdma fabric-users --file {path} hash", line)
-        for name, password, role in ((b"alice", b"secret", Role.VIEWER), (b"bob", b"right", Role.OPERATOR)):
+        for name, password, role in (
+            (b"alice", b"secret", UserRole.VIEWER),
+            (b"bob", b"right", UserRole.OPERATOR),
+        ):
             done = access.requestAvatarId(UsernamePassword(name, password))
             self.assertEqual(self.successResultOf(done).role, role)
 

@@ -31,7 +31,7 @@ from txrdma.monitor.events.alerts import (
     FormerAlerts,
     GRACE_SECONDS,
     Silence,
-    Window,
+    WeeklyTime,
 )
 from txrdma.monitor.events.channels import (
     AlertChannel,
@@ -195,7 +195,9 @@ class NotifierTests(SynchronousTestCase):
     def test_recurring(self) -> None:
         """A finding that is due in a window of the week is sent at its end, also after midnight."""
         sunday = datetime(2026, 3, 1)
-        times = Window((6,), 22 * 60, 4 * 60), Window((0,), 4 * 60, 5 * 60), Window((2,), 600, 660)
+        times = [
+            WeeklyTime((day,), at * 60, end * 60) for day, at, end in ((6, 22, 4), (0, 4, 5), (2, 10, 11))
+        ]
         for hours, expected in (
             *((21.9, 21.9), (22.0, 29.0), (23.0, 29.0), (27.9, 29.0), (28.5, 29.0), (29.0, 29.0)),
             *((-1.0, -1.0), (46.0, 46.0), (82.5, 83.0), (7 * 24 + 23.0, 7 * 24 + 23.0)),

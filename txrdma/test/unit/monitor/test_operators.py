@@ -17,7 +17,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.error import DeviceUnavailable, InvalidRequest
 from txrdma.fabric.advice import Severity
 from txrdma.fabric.health import Finding
-from txrdma.kit.passwords import Account, Role
+from txrdma.kit.passwords import Account, UserRole
 from txrdma.kit.webaccess import AccessControl
 from txrdma.monitor.diagnosis import findinglog
 from txrdma.monitor.diagnosis.findinglog import (
@@ -220,7 +220,7 @@ class OperatorTestCase(PageTestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        users = {b"alice": Account(b"right", Role.OPERATOR), b"bob": Account(b"right")}
+        users = {b"alice": Account(b"right", UserRole.OPERATOR), b"bob": Account(b"right")}
         self.site = MonitorSite(self.clock, self.watch, access=AccessControl(users=users))
         self.started()
         self.fabric.cut("c")

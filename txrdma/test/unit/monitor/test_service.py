@@ -34,7 +34,7 @@ from txrdma.monitor.config import parseConfig
 from txrdma.monitor.diagnosis.findinglog import Action
 from txrdma.monitor.diagnosis.tallies import TallyLimit
 from txrdma.monitor.diagnosis.thresholds import DEFAULT_LIMITS
-from txrdma.monitor.events.alerts import Window
+from txrdma.monitor.events.alerts import WeeklyTime
 from txrdma.monitor.reading.settings import PollerSettings
 from txrdma.monitor.series.exposition import exposed
 from txrdma.monitor.series.level import DEFAULT_LEVELS, EVENTS
@@ -102,7 +102,7 @@ class ConfigTests(SynchronousTestCase):
         """Silences can recur; other times than those of days of the week are mistakes."""
         lines = '[alerts.silences.works]\ntimes = ["tue 22:00-04:00", "daily 12:00-12:30"]'
         (silence,) = parseConfig(lines).alerts.silences
-        self.assertEqual(silence.times, (Window((1,), 1320, 240), Window(tuple(range(7)), 720, 750)))
+        self.assertEqual(silence.times, (WeeklyTime((1,), 1320, 240), WeeklyTime(tuple(range(7)), 720, 750)))
         for times in (
             '"tue"',
             "[]",

@@ -18,7 +18,7 @@ from txrdma.pingpong.conversation import ANSWER_SECONDS, ConversationLost
 from txrdma.pingpong.link import RequestFailed
 from txrdma.pingpong.measurement import Measurement
 from txrdma.pingpong.plan import LinkSettings, Measure, Test, Transfer
-from txrdma.pingpong.session import Client, connect, Limits, Server
+from txrdma.pingpong.session import Client, connect, Limits, PingpongServer
 from txrdma.sim.network import Faults
 from txrdma.test.support.pingpongs import ADDRESS, addTests, PumpedEndpoint, settingsFor, SimulatedLinks
 
@@ -37,7 +37,7 @@ class SessionCase(SimulatedLinks, SynchronousTestCase):
         super().setUp()
         self.begun: list[str] = []
         self.ended: list[Exception | None] = []
-        self.server = Server(self.side(1), self.limits, self.begun.append, self.ended.append)
+        self.server = PingpongServer(self.side(1), self.limits, self.begun.append, self.ended.append)
         self.endpoint = PumpedEndpoint(self.clock, self.server)
 
     def client(self) -> Client:
@@ -301,7 +301,7 @@ class TroubleTests(SessionCase):
         def none(address: object) -> Any:
             raise RDMAError("no such device")
 
-        server = Server(replace(self.side(1), open=none))
+        server = PingpongServer(replace(self.side(1), open=none))
         client = self.successOf(connect(PumpedEndpoint(self.clock, server), self.side(0)))
         error = self.assertRaises(Refused, self.successOf, client.open(LinkSettings()))
         self.assertIn("no such device", str(error))
