@@ -99,10 +99,6 @@ def namesIn(module: str) -> list[str]:
     found = import_module(module)
     if hasattr(found, "__all__"):
         return sorted(found.__all__)
-    if module == "txrdma.mad":
-        return sorted(found._OFFERED)
-    if module == "txrdma.btl":
-        return sorted(found._MODULES)
     constants = re.findall(
         r"^([A-Z][A-Z0-9_]*)(?:: [^=\n]+)? = ", Path(str(found.__file__)).read_text(), re.MULTILINE
     )

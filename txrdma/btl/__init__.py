@@ -15,8 +15,9 @@ Modules, lowest first:
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import Any, Final, TYPE_CHECKING
+from typing import TYPE_CHECKING
+
+from txrdma.kit.lazynames import lazyNames
 
 if TYPE_CHECKING:
     from txrdma.btl.connections import connect as connect
@@ -24,15 +25,12 @@ if TYPE_CHECKING:
     from txrdma.btl.groups.group import Group as Group
     from txrdma.btl.requests import answers as answers
 
-_MODULES: Final = {  # imported on demand: the cores here do not need Twisted
-    "Group": "txrdma.btl.groups.group",
-    "answers": "txrdma.btl.requests",
-    "connect": "txrdma.btl.connections",
-    "listen": "txrdma.btl.connections",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return getattr(import_module(_MODULES[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+# Imported on demand: the cores here do not need Twisted.
+__getattr__, __dir__ = lazyNames(
+    __name__,
+    {
+        "txrdma.btl.connections": "connect listen",
+        "txrdma.btl.groups.group": "Group",
+        "txrdma.btl.requests": "answers",
+    },
+)

@@ -17,8 +17,9 @@ package whenever it looks for plugins.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import Any, TYPE_CHECKING
+from typing import TYPE_CHECKING
+
+from txrdma.kit.lazynames import lazyNames
 
 if TYPE_CHECKING:
     from txrdma.cm.connections.datagrams import DatagramClientEndpoint as DatagramClientEndpoint
@@ -37,28 +38,16 @@ if TYPE_CHECKING:
     from txrdma.cm.layouts.messages import RejectReason as RejectReason
     from txrdma.cm.terms import Terms as Terms
 
-_MODULES = {
-    "DatagramClientEndpoint": "connections.datagrams",
-    "DatagramGroupEndpoint": "connections.datagrams",
-    "DatagramProtocol": "connections.datagrams",
-    "DatagramServerEndpoint": "connections.datagrams",
-    "IBClientEndpoint": "connections.endpoints",
-    "IBServerEndpoint": "connections.endpoints",
-    "RDMAClientEndpoint": "connections.endpoints",
-    "RDMAServerEndpoint": "connections.endpoints",
-    "RDMAProtocol": "connections.protocol",
-    "PeerSilent": "errors",
-    "Rejected": "errors",
-    "Rejection": "errors",
-    "RejectReason": "layouts.messages",
-    "ServiceRefused": "errors",
-    "Terms": "terms",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name == "__all__":  # for import *
-        return [*_MODULES]
-    if name in _MODULES:
-        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__, __dir__ = lazyNames(
+    __name__,
+    {
+        "txrdma.cm.connections.datagrams": "DatagramClientEndpoint DatagramGroupEndpoint DatagramProtocol"
+        " DatagramServerEndpoint",
+        "txrdma.cm.connections.endpoints": "IBClientEndpoint IBServerEndpoint RDMAClientEndpoint"
+        " RDMAServerEndpoint",
+        "txrdma.cm.connections.protocol": "RDMAProtocol",
+        "txrdma.cm.errors": "PeerSilent Rejected Rejection ServiceRefused",
+        "txrdma.cm.layouts.messages": "RejectReason",
+        "txrdma.cm.terms": "Terms",
+    },
+)

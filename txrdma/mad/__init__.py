@@ -15,8 +15,9 @@ Its parts, each of which imports only those before it:
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import Any, Final, TYPE_CHECKING
+from typing import TYPE_CHECKING
+
+from txrdma.kit.lazynames import lazyNames
 
 if TYPE_CHECKING:
     from txrdma.iba.path import IBDRPath as IBDRPath
@@ -43,30 +44,19 @@ if TYPE_CHECKING:
     from txrdma.mad.server import MADServer as MADServer
     from txrdma.mad.subscription import Subscription as Subscription
 
-_HOMES: Final = {
-    "txrdma.iba.path": "IBDRPath IBPath MADEndPort",
-    "txrdma.mad.core.frames": "Keys",
-    "txrdma.mad.agent": "MADAgent",
-    "txrdma.mad.errors": "MADClassError MADError MADFailure MADRefusal MADTimeoutError MADTransferError",
-    "txrdma.mad.subscription": "Subscription",
-    "txrdma.mad.paths": "parseTarget toSA toLID",
-    "txrdma.mad.ports": "availableMADPorts openMADPort",
-    "txrdma.mad.resolvers": "IPPathResolver SAPathResolver StaticPathResolver",
-    "txrdma.mad.satransactor": "SATransactor",
-    "txrdma.mad.schedule": "MADSchedule",
-    "txrdma.mad.server": "MADServer",
-}
-
-_OFFERED: Final = {name: home for home, names in _HOMES.items() for name in names.split()}
-
-
-def __getattr__(name: str) -> Any:
-    home = _OFFERED.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(home), name)
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_OFFERED})
+__getattr__, __dir__ = lazyNames(
+    __name__,
+    {
+        "txrdma.iba.path": "IBDRPath IBPath MADEndPort",
+        "txrdma.mad.core.frames": "Keys",
+        "txrdma.mad.agent": "MADAgent",
+        "txrdma.mad.errors": "MADClassError MADError MADFailure MADRefusal MADTimeoutError MADTransferError",
+        "txrdma.mad.subscription": "Subscription",
+        "txrdma.mad.paths": "parseTarget toSA toLID",
+        "txrdma.mad.ports": "availableMADPorts openMADPort",
+        "txrdma.mad.resolvers": "IPPathResolver SAPathResolver StaticPathResolver",
+        "txrdma.mad.satransactor": "SATransactor",
+        "txrdma.mad.schedule": "MADSchedule",
+        "txrdma.mad.server": "MADServer",
+    },
+)

@@ -8,19 +8,22 @@ devices are imported when a name of this package is used.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import Any, TYPE_CHECKING
+from typing import TYPE_CHECKING
+
+from txrdma.kit.lazynames import lazyNames
 
 if TYPE_CHECKING:
-    from txrdma.ports.finding import getEndPort
-    from txrdma.ports.sysfs import devices, EndPort, EndPortAttributes, LinkRate, RDMADevice
+    from txrdma.ports.finding import getEndPort as getEndPort
+    from txrdma.ports.sysfs import devices as devices
+    from txrdma.ports.sysfs import EndPort as EndPort
+    from txrdma.ports.sysfs import EndPortAttributes as EndPortAttributes
+    from txrdma.ports.sysfs import LinkRate as LinkRate
+    from txrdma.ports.sysfs import RDMADevice as RDMADevice
 
-__all__ = ["EndPort", "EndPortAttributes", "LinkRate", "RDMADevice", "devices", "getEndPort"]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(import_module(f"{__name__}.{'finding' if name == 'getEndPort' else 'sysfs'}"), name)
-    globals()[name] = found
-    return found
+__getattr__, __dir__ = lazyNames(
+    __name__,
+    {
+        "txrdma.ports.finding": "getEndPort",
+        "txrdma.ports.sysfs": "EndPort EndPortAttributes LinkRate RDMADevice devices",
+    },
+)
