@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -54,16 +54,6 @@ _HOPS: Final = 64
 _RECEIVE: Final = 1 << 16
 
 
-class DatagramOwner(Protocol):
-    """The interface of the transport for its queue pairs."""
-
-    def received(self, data: bytes, source: GID, qpn: QPN, port: int) -> None:
-        """Handle a datagram, its sender, and the number of the port at which it arrived."""
-
-    def loseConnection(self) -> None:
-        """Close all queue pairs."""
-
-
 class DatagramQueuePair:
     """
     A queue pair of unreliable datagrams at one port of a device.
@@ -72,13 +62,21 @@ class DatagramQueuePair:
     @ivar longest: largest length of a datagram in bytes: the payload of one packet.
     """
 
-    def __init__(self, adapter: Adapter, place: tuple[int, int], owner: DatagramOwner) -> None:
+    def __init__(
+        self,
+        adapter: Adapter,
+        place: tuple[int, int],
+        received: Callable[[bytes, GID, QPN, int], None],
+        failed: Callable[[], None],
+    ) -> None:
         """
         @param place: number of the port, and the table index of its GID.
+        @param received: called with each datagram, its sender, and the number of the port.
+        @param failed: called when the queue pair has failed; the caller closes it.
         @raise RDMAError: the device has too few resources.
         """
         self.port, self._index = place
-        self._adapter, self._owner = adapter, owner
+        self._adapter, self._deliver, self._failed = adapter, received, failed
         self._shared: SharedCompletionQueue | None = None
         self._handles: OrderedDict[GID, IAddressHandle] = OrderedDict()
         self._free = list(range(SENDS))
@@ -155,7 +153,7 @@ class DatagramQueuePair:
                     queuePair=self,
                     status=completion.status,
                 )
-                self._owner.loseConnection()
+                self._failed()
             elif completion.opcode is CompletionOpcode.RECEIVE:
                 self._received(completion)
             else:
@@ -166,7 +164,7 @@ class DatagramQueuePair:
 
     def broken(self, failure: Failure) -> None:
         """Close, since completions could not be read or handled."""
-        self._owner.loseConnection()
+        self._failed()
 
     def _received(self, completion: Completion) -> None:
         slot = completion.identifier - _RECEIVE
@@ -175,7 +173,7 @@ class DatagramQueuePair:
         data = bytes(self._memory.view[begin + _GRH : begin + completion.length])
         self._post((slot,))
         if completion.hasGRH:  # always on RoCE
-            self._owner.received(data, grhFields(grh)[0], completion.sourceQPN, self.port)
+            self._deliver(data, grhFields(grh)[0], completion.sourceQPN, self.port)
 
     def _post(self, slots: Sequence[int]) -> None:
         address, lkey, stride = self._memory.address, self._memory.lkey, self._stride

@@ -142,7 +142,9 @@ class DatagramTransport:
         self._undo: list[Callable[[], None]] = []
         try:
             for place in places:
-                self._queuePairs.append(DatagramQueuePair(adapter, place, self))
+                self._queuePairs.append(
+                    DatagramQueuePair(adapter, place, self._received, self.loseConnection)
+                )
         except BaseException:
             self._close()
             raise
@@ -250,8 +252,7 @@ class DatagramTransport:
             except Exception:
                 _log.failure("{transport}: stopProtocol raised an exception", transport=self)
 
-    def received(self, data: bytes, source: GID, qpn: QPN, port: int) -> None:
-        """Pass a datagram on to the protocol: see L{DatagramOwner}."""
+    def _received(self, data: bytes, source: GID, qpn: QPN, port: int) -> None:
         try:
             self._protocol.datagramReceived(data, DatagramPeer(source, qpn, localPort=port))
         except Exception:
