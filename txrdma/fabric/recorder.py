@@ -22,10 +22,10 @@ from txrdma.fabric.model import Fabric, Node, Port
 from txrdma.fabric.recording import Answers, keyOf, Recording
 from txrdma.fabric.routechecks import routeFindings
 from txrdma.fabric.routing import multicastTable
-from txrdma.fabric.tables import TableSurvey
+from txrdma.fabric.tables import ignoringFailure, TableSurvey
 from txrdma.iba.path import IBPath, MADEndPort
 from txrdma.kit.rawfields import peek
-from txrdma.mad.errors import MADError, MADFailure
+from txrdma.mad.errors import MADError
 from txrdma.mad.layouts.smp import PKeyTable, PortInfo, VLArbitrationTable
 from txrdma.mad.paths import toLID
 from txrdma.mad.rpcs import CallOptions, RPCs
@@ -115,7 +115,7 @@ async def record(
     tables = await TableSurvey(recorder, endPort, fabric, maxOutstanding).run()
     schedule = MADSchedule(recorder, maxOutstanding)
     nodes = [node for node in fabric.nodes.values() if node.lid]
-    works = (_willing(work) for node in nodes for work in _worksOf(schedule, endPort, node))
+    works = (ignoringFailure(work) for node in nodes for work in _worksOf(schedule, endPort, node))
     await schedule.run(mqueue=works)
     await routeFindings(recorder, endPort, fabric, tables.linear, cooperate, tables.adaptive)
     await managerFindings(recorder, endPort, fabric)
@@ -123,14 +123,6 @@ async def record(
     await survey.run(nodes)
     await correctionFindings(recorder, endPort, fabric, Thresholds(), maxOutstanding)
     return recording
-
-
-async def _willing(work: Any) -> None:
-    """Await a query that the node may refuse or not answer."""
-    try:
-        await work
-    except MADFailure:
-        return
 
 
 def _worksOf(rpcs: RPCs, endPort: MADEndPort, node: Node) -> Iterator[Any]:

@@ -149,6 +149,12 @@ async def firmwareOf(rpcs: RPCs, endPort: MADEndPort, node: Node) -> Firmware:
     )
 
 
+async def ignoringFailure(query: Awaitable[object]) -> None:
+    """Await a query that the node may refuse or not answer."""
+    with suppress(MADFailure):
+        await query
+
+
 class TableSurvey:
     """Survey of the tables of all nodes, with many Gets outstanding at a time."""
 
@@ -178,24 +184,16 @@ class TableSurvey:
 
     def _worksOf(self, node: Node) -> Iterator[Any]:
         if node.isSwitch:
-            yield self._willing(self._linear(node))
+            yield ignoringFailure(self._linear(node))
         if node.vendorID == MELLANOX and not self._unable.isUnable(node.guid, _FIRMWARE):
             yield self._vendor(node)
         for port in node.linked():
             peer = port.peer
             if port.lid and port.raw and peer is not None and peer.raw:
-                yield self._willing(self._lanesOf(port))
+                yield ignoringFailure(self._lanesOf(port))
                 ends = sorted((port, peer), key=lambda end: end.node.isSwitch)
                 if not ends[0].node.isSwitch and ends[1].node.isSwitch and _enforces(ends[1]):
-                    yield self._willing(self._pkeysOf(port))
-
-    @staticmethod
-    async def _willing(work: Awaitable[None]) -> None:
-        """Await a query that the node may refuse or not answer."""
-        try:
-            await work
-        except MADFailure:
-            return
+                    yield ignoringFailure(self._pkeysOf(port))
 
     async def _linear(self, node: Node) -> None:
         path = toLID(self._endPort, node.lid)

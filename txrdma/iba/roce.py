@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, TypeVar, Union
 
 from txrdma.error import WireError
 from txrdma.iba.headers import BTH, EXTENSIONS
-from txrdma.iba.internet import ipHeaders, IPv4, IPv6, packedIP, UDP
+from txrdma.iba.internet import ipHeaders, IPv4, packedIP
 from txrdma.kit.values import frozen
 from txrdma.kit.wire import Layout
 
@@ -39,7 +39,6 @@ __all__ = [
     "RoCEPacket",
     "UDPFlow",
     "crc32",
-    "invariantCRC",
 ]
 
 Buffer = Union[bytes, bytearray, memoryview]
@@ -54,22 +53,6 @@ RESIDUE = 0x2144DF1C
 """The CRC-32 of anything that is followed by its own CRC-32."""
 
 _ONES = 0xFFFFFFFF
-
-
-def invariantCRC(ip: IPv4 | IPv6, udp: UDP, packet: Buffer) -> int:
-    """
-    The ICRC of a packet (annex A17), computed directly; L{UDPFlow} is faster for many.
-
-    @param packet: bytes from BTH to pad.
-    """
-    masked: Layout
-    if isinstance(ip, IPv4):
-        masked = ip.replace(typeOfService=0xFF, timeToLive=0xFF, checksum=0xFFFF)
-    else:
-        masked = ip.replace(trafficClass=0xFF, flowLabel=0xFFFFF, hopLimit=0xFF)
-    rest = bytearray(packet)
-    rest[4:5] = b"\xff"
-    return crc32(b"\xff" * 8 + masked.encode() + udp.replace(checksum=0xFFFF).encode() + rest, 0)
 
 
 # The register of the CRC, one byte forth and back.
@@ -224,10 +207,6 @@ class UDPFlow:
         )
         return found if found < 65536 else None
 
-    def fits(self, datagram: Buffer) -> bool:
-        """Whether the ICRC at the end of the UDP payload is right for some identification."""
-        return self.identification(datagram) is not None
-
 
 @frozen
 class RoCEPacket:
@@ -247,7 +226,7 @@ class RoCEPacket:
     @classmethod
     def decode(cls, datagram: Buffer) -> RoCEPacket:
         """
-        Decode a UDP payload with its ICRC, which L{UDPFlow.fits} checks.
+        Decode a UDP payload with its ICRC, which L{UDPFlow.identification} checks.
 
         Unknown opcodes have no extension headers.
 

@@ -60,11 +60,6 @@ class Samples:
     def __len__(self) -> int:
         return self._count + len(self._samples)
 
-    @property
-    def isExact(self) -> bool:
-        """Whether all samples are stored exactly."""
-        return not self._count
-
     def add(self, sample: int) -> None:
         """Add a sample."""
         self._samples.append(sample)

@@ -44,11 +44,6 @@ _HEAD: Final = CDC_HEAD
 _pack: Final = pack
 
 
-def cursor(total: int, size: int) -> tuple[int, int]:
-    """Return wrap and count of a cursor, as in a CDC message: a full ring is wrap + 1, count 0."""
-    return (total // size) & 0xFFFF, total % size
-
-
 def spans(total: int, length: int, size: int) -> tuple[int, int, int]:
     """Locate C{length} bytes from C{total} on: offset in the ring, bytes there, bytes at offset 0."""
     offset = total & (size - 1)

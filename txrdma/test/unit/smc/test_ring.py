@@ -13,11 +13,16 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import WireError
-from txrdma.smc.flow.ring import cursor, DATA, Ring, SPACE, spans, UPDATE
+from txrdma.smc.flow.ring import DATA, Ring, SPACE, spans, UPDATE
 from txrdma.smc.wire.cdc import CDC, CDC_START, CDC_TYPE, ProducerFlags, unpackFrom
 from txrdma.test.support.captures import messages
 
 SIZE = 16384
+
+
+def cursor(total: int, size: int) -> tuple[int, int]:
+    """Return wrap and count of a cursor, as in a CDC message: a full ring is wrap + 1, count 0."""
+    return (total // size) & 0xFFFF, total % size
 
 
 def message(ring: Ring, state: int = 0) -> CDC:
