@@ -13,7 +13,7 @@ from txrdma.error import WireError
 from txrdma.iba.types import GID, MACAddress, MTU, QPN
 from txrdma.iba.verbs import GIDType
 from txrdma.smc.flow.ring import Ring
-from txrdma.smc.group._linkgroup import LinkGroup
+from txrdma.smc.group._linkgroup import LinkGroupProtocol
 from txrdma.smc.group._linkstate import LinkEnd
 from txrdma.smc.handshake._machine import ApplicationData, FellBack, ServerHandshake
 from txrdma.smc.terms.offer import (
@@ -102,7 +102,7 @@ _END = LinkEnd(MACAddress(bytes(6)), GID(bytes(16)), QPN(1))
 def _linkGroup(raw: bytes) -> None:
     """A link group sends only valid messages, and reports no events after its end."""
     for role in Role:
-        group = LinkGroup(role, _END)
+        group = LinkGroupProtocol(role, _END)
         group.confirm(0.0, _END)
         for at in range(0, len(raw), llc.LLC_LENGTH):
             hadEnded = group.state == "ended"

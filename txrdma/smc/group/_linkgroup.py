@@ -66,7 +66,7 @@ MAX_RKEYS = 255
 _TIMING = Timing()
 
 
-class LinkGroup:
+class LinkGroupProtocol:
     """
     The LLC exchanges of a group, and its tables.
 

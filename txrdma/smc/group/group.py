@@ -24,7 +24,7 @@ from txrdma.kit.delayedcalls import Timer
 from txrdma.kit.logs import RateLimitedLogger
 from txrdma.smc.flow.closing import LINGER_TIMEOUT
 from txrdma.smc.flow.flow import Flow
-from txrdma.smc.group._linkgroup import LinkGroup
+from txrdma.smc.group._linkgroup import LinkGroupProtocol
 from txrdma.smc.group._linkstate import (
     Event,
     GroupEnded,
@@ -62,7 +62,7 @@ _log = Logger()
 _rateLimited = RateLimitedLogger(_log)
 
 
-class Group:
+class LinkGroup:
     """
     A link group, with its links.
 
@@ -95,7 +95,7 @@ class Group:
             undo.pop_all()
         self.links = [link]
         self.pool = BufferPool()
-        self.core = LinkGroup(
+        self.core = LinkGroupProtocol(
             key.role,
             LinkEnd(port.candidate.mac, port.candidate.gid, link.qpn),
             timing=groups.timing,
@@ -109,7 +109,7 @@ class Group:
         self.name = f"{key.role.value} {link.qpn:06x}"
 
     def __repr__(self) -> str:
-        return f"<Group {self.name} {self.core.state} with {len(self.flows)} connections>"
+        return f"<LinkGroup {self.name} {self.core.state} with {len(self.flows)} connections>"
 
     def domainOf(self, port: DevicePort) -> IProtectionDomain:
         domain = self._domains.get(port.device)

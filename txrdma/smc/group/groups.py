@@ -32,7 +32,7 @@ from txrdma.kit.values import frozen, replace
 from txrdma.smc.common.reactoruse import reactorUse
 from txrdma.smc.group._linkstate import GroupKey, Timing
 from txrdma.smc.group.closenotifier import CloseNotifier
-from txrdma.smc.group.group import Group
+from txrdma.smc.group.group import LinkGroup
 from txrdma.smc.group.interfaces import LinkedStream
 from txrdma.smc.group.link import Link
 from txrdma.smc.group.pollthread import PollThread
@@ -131,12 +131,12 @@ def closeLinkGroups(reactor: object) -> None:
             groups.close()
 
 
-def everyGroup() -> list[Group]:
+def everyGroup() -> list[LinkGroup]:
     """Return all link groups of this process, over all devices and on all reactors."""
     return [group for groups in _open.values() for group in groups.groups()]
 
 
-def closeIdle(reactor: object, spared: Group | None = None) -> bool:
+def closeIdle(reactor: object, spared: LinkGroup | None = None) -> bool:
     """
     Close the oldest idle link group of a reactor, so that another can be created.
 
@@ -189,7 +189,7 @@ class LinkGroups:
         self.closeNotifier = CloseNotifier(reactor)
         self.isStopping = False
         self._key = (reactor, description)
-        self._groups: dict[tuple[object, ...], list[Group]] = {}
+        self._groups: dict[tuple[object, ...], list[LinkGroup]] = {}
         # Connections without a link that wait for the end of TCP.
         self._orphans: WeakSet[LinkedStream] = WeakSet()
         self._endingGroups = 0
@@ -230,7 +230,7 @@ class LinkGroups:
         """Whether groups can be suspended: messages of peers wait in shared memory meanwhile."""
         return bool(self._resting) and not self._isAttended
 
-    def groups(self) -> list[Group]:
+    def groups(self) -> list[LinkGroup]:
         return [group for groups in self._groups.values() for group in groups]
 
     def links(self) -> list[Link]:
@@ -238,7 +238,7 @@ class LinkGroups:
 
     async def forProposal(
         self, proposal: Proposal, choice: Choice, identityKey: Hashable, terms: LinkGroupTerms = ANY_TERMS
-    ) -> tuple[Group, bool]:
+    ) -> tuple[LinkGroup, bool]:
         """
         Return the server's group for a client, and whether it is new; wait while one is being created.
 
@@ -273,7 +273,7 @@ class LinkGroups:
         agreement: Agreement,
         identityKey: Hashable,
         terms: LinkGroupTerms = ANY_TERMS,
-    ) -> Group:
+    ) -> LinkGroup:
         """
         Return the client's group that a server's Accept names, or a new one for a first contact.
 
@@ -299,13 +299,13 @@ class LinkGroups:
                 return size
         return SMALL_RING
 
-    def _serving(self, key: GroupKey) -> list[Group]:
+    def _serving(self, key: GroupKey) -> list[LinkGroup]:
         """Return the groups with the peer that a key identifies, by any of their links."""
         return [group for group in self._groups.get(key.peer, ()) if group.serves(key)]
 
     def _make(
         self, key: GroupKey, candidate: Candidate, agreement: Agreement, terms: LinkGroupTerms
-    ) -> Group:
+    ) -> LinkGroup:
         """Create a group, in place of an idle one if there would be too many; raises L{Refused}."""
         while terms.most is not None and len(everyGroup()) >= terms.most:
             if not closeIdle(self.reactor):
@@ -314,14 +314,14 @@ class LinkGroups:
         if port is None:
             text = f"port {candidate.port} of {candidate.device} has changed since it was offered"
             raise Refused(text, Diagnosis.NOSMCRDEV)
-        group = Group(self, key, port, agreement)
+        group = LinkGroup(self, key, port, agreement)
         if terms.keepalive is not None:
             group.core.keepAlive(terms.keepalive)
         self._groups.setdefault(key.peer, []).append(group)
         return group
 
     @contextmanager
-    def forgetting(self, group: Group) -> Iterator[None]:
+    def forgetting(self, group: LinkGroup) -> Iterator[None]:
         """Remove an ended group from the tables while it releases its resources."""
         self._endingGroups += 1
         try:
@@ -330,14 +330,14 @@ class LinkGroups:
         finally:
             self._endingGroups -= 1
 
-    def closeIdle(self, spared: Group) -> bool:
+    def closeIdle(self, spared: LinkGroup) -> bool:
         return closeIdle(self.reactor, spared)
 
     def orphaned(self, stream: LinkedStream) -> None:
         """Record a connection that still has unread bytes after the end of its link."""
         self._orphans.add(stream)
 
-    def _forget(self, group: Group) -> None:
+    def _forget(self, group: LinkGroup) -> None:
         groups = self._groups.get(group.key.peer, [])
         if group in groups:
             groups.remove(group)

@@ -18,7 +18,7 @@ from txrdma.kit.forwardclock import ForwardClock
 from txrdma.smc.common.reactoruse import ReactorUse
 from txrdma.smc.flow.flow import Flow
 from txrdma.smc.flow.sendqueue import RemoteBuffer, Unacknowledged
-from txrdma.smc.group._linkgroup import LinkGroup
+from txrdma.smc.group._linkgroup import LinkGroupProtocol
 from txrdma.smc.group._linkstate import GroupKey, LinkLife, Timing
 from txrdma.smc.group.attachment import DevicePort
 from txrdma.smc.group.buffers import BufferPool, Element
@@ -93,12 +93,12 @@ class GroupOwner(Protocol):
 
 
 class LinkOwner(Protocol):
-    """The group of a link: L{Group<txrdma.smc.group.group.Group>}."""
+    """The group of a link: L{LinkGroup<txrdma.smc.group.group.LinkGroup>}."""
 
     groups: GroupOwner
     agreement: Agreement
     key: GroupKey
-    core: LinkGroup
+    core: LinkGroupProtocol
     pool: BufferPool
     links: Any
     name: str

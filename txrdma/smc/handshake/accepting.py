@@ -11,7 +11,7 @@ from twisted.internet.tcp import Connection
 
 from txrdma.error import Refused
 from txrdma.smc.group.buffers import Element
-from txrdma.smc.group.group import Group
+from txrdma.smc.group.group import LinkGroup
 from txrdma.smc.group.groups import LinkGroups
 from txrdma.smc.group.ports import peerID
 from txrdma.smc.handshake import _machine as clcEvents
@@ -42,7 +42,7 @@ class ServerNegotiation(Negotiation):
 
     role = Role.SERVER
     _core: ServerHandshake
-    _group: Group | None = None
+    _group: LinkGroup | None = None
     _isConfirmed = False
 
     def __init__(
@@ -133,7 +133,7 @@ class ServerNegotiation(Negotiation):
 
     async def _reserve(
         self, groups: LinkGroups, proposal: Proposal, choice: Choice
-    ) -> tuple[Group, bool, Element]:
+    ) -> tuple[LinkGroup, bool, Element]:
         """Find a group for the client, and reserve a ring; return group, whether it is new, and ring."""
         options, identityKey = self._options, self._peer.identityKey
         while True:

@@ -13,7 +13,7 @@ from twisted.python.failure import Failure
 
 from txrdma.error import Refused, WireError
 from txrdma.smc.common.reactoruse import Use
-from txrdma.smc.group.group import Group
+from txrdma.smc.group.group import LinkGroup
 from txrdma.smc.group.groups import LinkGroups
 from txrdma.smc.group.ports import peerID
 from txrdma.smc.handshake import _machine as clcEvents
@@ -43,7 +43,7 @@ class ClientNegotiation(Negotiation):
     _core: ClientHandshake
     _approach: IClientSignal | None = None
     _accept: Accept | None = None
-    _group: Group | None = None
+    _group: LinkGroup | None = None
     _unread = b""
     _hasAsked = False
 

@@ -7,7 +7,7 @@ C{smcr linkgroup} and C{smcr link -d} show the same for the kernel's link groups
 from __future__ import annotations
 
 from txrdma.kit.connectionlog import describe
-from txrdma.smc.group.group import Group
+from txrdma.smc.group.group import LinkGroup
 from txrdma.smc.group.groups import everyGroup
 from txrdma.smc.group.link import Link
 from txrdma.smc.status.statistics import statistics
@@ -15,7 +15,7 @@ from txrdma.smc.stream.connectionstatus import statuses
 from txrdma.smc.wire.clc import enterpriseName
 
 
-def describeGroup(group: Group) -> dict[str, object]:
+def describeGroup(group: LinkGroup) -> dict[str, object]:
     """Describe a link group: role, terms, links, and the use of its buffers."""
     agreement, core = group.agreement, group.core
     members = group.streams()

@@ -85,7 +85,7 @@ BOUNDS: Final = {
         monitor.Tally._parts monitor._Visit.values monitor.RetainedPieces._known
         monitor._Scrape.pieces monitor._Shared.found
         smc.EndpointPolicy._logged
-        smc.Group._domains smc.Lifecycle._afterRead smc.Link._used smc.RealPorts.failed
+        smc.LinkGroup._domains smc.Lifecycle._afterRead smc.Link._used smc.RealPorts.failed
         smc.Snapshots._families,_served soft.Answers._results
         soft.Coordinator._receiving,_positions,_seen,_probes soft.DirectDatagrams.received
         soft.LaneReceiver._short soft.UDPPeer._sendingRuns soft.RecentNumbers._numbers
@@ -225,7 +225,7 @@ BOUNDS: Final = {
     "smc.common.realports._MOST_CHOICES": "smc.RealPorts._choices",
     "smc.flow.flow._EARLY": "smc.Flow.early",
     "smc.terms.offer.MOST_CONNECTIONS": """
-        smc.Group.flows,_waiting,_lingering smc.Link.members smc.LinkGroup.connections
+        smc.LinkGroup.flows,_waiting,_lingering smc.Link.members smc.LinkGroupProtocol.connections
     """,
     "smc.group._linkgroup.MAX_RKEYS": "smc.LinkLife.remoteKeys smc._Adding.left",
     "smc.signalling.local._MOST_EXPECTED": "smc.AnnouncementConnection.open",

@@ -11,7 +11,7 @@ from txrdma.error import WireError
 from txrdma.smc.common.reactoruse import reactorUse
 from txrdma.smc.group import groups as groupsModule
 from txrdma.smc.group import ports as portsModule
-from txrdma.smc.group.group import Group
+from txrdma.smc.group.group import LinkGroup
 from txrdma.smc.group.groups import closeLinkGroups, hasLinkGroups, linkGroups, useDevice
 from txrdma.smc.handshake.accepting import HandshakeCount, ServerNegotiation
 from txrdma.smc.handshake.outcomes import Outcomes
@@ -101,7 +101,7 @@ class SMCScenario(HostileScenario):
             socket.host.callLater(0, MemoryTCP(socket, each).begin)
         return pair
 
-    def groups(self) -> list[Group]:
+    def groups(self) -> list[LinkGroup]:
         """Return the link groups of the victim."""
         return linkGroups(self.victim, DEVICE).groups() if hasLinkGroups(self.victim) else []
 

@@ -35,7 +35,7 @@ from txrdma.smc.flow.closing import LINGER_TIMEOUT
 from txrdma.smc.group import buffers as buffersModule
 from txrdma.smc.group import groups as groupsModule
 from txrdma.smc.group import ports as portsModule
-from txrdma.smc.group.group import Group
+from txrdma.smc.group.group import LinkGroup
 from txrdma.smc.group.groups import closeLinkGroups, LinkGroups, linkGroups, useDevice
 from txrdma.smc.group.link import Link
 from txrdma.smc.handshake.accepting import ServerNegotiation
@@ -227,7 +227,7 @@ class StreamScenario:
         groups.ringSize = lambda: next(self.ringSizes[host])  # type: ignore[method-assign]  # small rings
         return groups
 
-    def _linkGroups(self, host: Host) -> list[Group]:
+    def _linkGroups(self, host: Host) -> list[LinkGroup]:
         if host.isDead or not host.triggers:
             return []
         return self._groups(host).groups()

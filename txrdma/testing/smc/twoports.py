@@ -12,7 +12,7 @@ from itertools import product
 from random import Random
 from typing import Final
 
-from txrdma.smc.group.group import Group
+from txrdma.smc.group.group import LinkGroup
 from txrdma.smc.group.groups import LinkGroups, linkGroups, useDevice
 from txrdma.soft.device import SoftDevice
 from txrdma.testing.outcome import check, Outcome
@@ -148,7 +148,7 @@ class TwoPortScenario(StreamScenario):
             self.world.clock.callLater(failure.seconds, self._enable, host, network, True)
             self.world.clock.callLater(failure.seconds, self._mend, network)
 
-    def _hasOther(self, group: Group, network: int) -> bool:
+    def _hasOther(self, group: LinkGroup, network: int) -> bool:
         """Return whether a group has an active link that a failure of this network does not affect."""
         for link in group.links:
             ends = (link.life.local, link.life.remote)

@@ -10,7 +10,7 @@ from typing import Any
 from twisted.internet.defer import Deferred
 
 from txrdma.error import Refused
-from txrdma.smc.group.group import Group
+from txrdma.smc.group.group import LinkGroup
 from txrdma.smc.group.groups import linkGroups
 from txrdma.smc.wire.clc import Decline, Diagnosis
 from txrdma.test.support.smc.races import Listener, RaceTestCase
@@ -33,10 +33,10 @@ class BoundsTests(RaceTestCase):
     def test_decidingServerBuffersFewReadsAndLosesNoByte(self) -> None:
         decision: Deferred[None] = Deferred()
 
-        async def reserve(group: Group, *_: object) -> None:
+        async def reserve(group: LinkGroup, *_: object) -> None:
             await decision
 
-        self.patch(Group, "reserve", reserve)
+        self.patch(LinkGroup, "reserve", reserve)
         socket, accepting, there = self.accept()
         left = self.proposal() + FLOOD
         for _ in range(2000):

@@ -10,7 +10,7 @@ from twisted.internet.error import ConnectionDone, ConnectionLost
 
 from txrdma.sim.sharedmemory import MemoryFaults, SimulatedMemory
 from txrdma.smc.group.buffers import MOST_ELEMENTS
-from txrdma.smc.group.group import Group
+from txrdma.smc.group.group import LinkGroup
 from txrdma.smc.group.groups import LinkGroups, linkGroups, timingOn
 from txrdma.smc.wire.llc import Body, TestLink
 from txrdma.soft.shared.sharedqueuepair import SharingReactor
@@ -95,7 +95,7 @@ class BusyWhileAskedTests(RaceTestCase):
         pairs = [self.connect() for _ in range(count)]
         self.until(lambda: all(here.mode and there.mode for here, there, _ in pairs))
 
-    def groupOn(self, host: Host) -> Group:
+    def groupOn(self, host: Host) -> LinkGroup:
         """Return the only link group of a host."""
         [group] = self.groupsOf[host].groups()
         return group

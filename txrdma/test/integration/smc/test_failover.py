@@ -12,7 +12,7 @@ from twisted.internet.error import ConnectionLost
 
 from txrdma.iba.verbs import AsyncEventKind
 from txrdma.interfaces import AsyncEvent
-from txrdma.smc.group.group import Group
+from txrdma.smc.group.group import LinkGroup
 from txrdma.smc.group.groups import LinkGroups, useDevice
 from txrdma.test.support.smc.races import Listener, RaceTestCase
 from txrdma.testing.smc.hosts import Host
@@ -31,7 +31,7 @@ class TwoLinkTestCase(RaceTestCase):
         self.groupsOf[host] = groups
         return groups
 
-    def both(self) -> list[Group]:
+    def both(self) -> list[LinkGroup]:
         """Return the link groups of the client, then of the server."""
         return [group for host in (self.client, self.server) for group in self.groupsOf[host].groups()]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from twisted.internet.defer import Deferred
 
-from txrdma.smc.group.group import Group
+from txrdma.smc.group.group import LinkGroup
 from txrdma.smc.terms.offer import MOST_CONNECTIONS
 from txrdma.test.support.smc.races import Listener, RaceTestCase
 
@@ -47,13 +47,13 @@ class FullGroupTests(RaceTestCase):
         Each end waits for one group, and not for groups that other connections will fill.
         """
         waits = []
-        confirmed = Group.confirmed
+        confirmed = LinkGroup.confirmed
 
-        def counting(group: Group) -> Deferred[None]:
+        def counting(group: LinkGroup) -> Deferred[None]:
             waits.append(group)
             return confirmed(group)
 
-        self.patch(Group, "confirmed", counting)
+        self.patch(LinkGroup, "confirmed", counting)
         ends = self.connectMany(2 * MOST_CONNECTIONS + 10)
         self.assertEqual(len(waits), 2 * MOST_CONNECTIONS + 10 + 3)  # 3: clients wait in a first contact only
         self.assertSMC(ends)

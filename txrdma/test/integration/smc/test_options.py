@@ -12,7 +12,7 @@ from typing import Any
 
 from twisted.internet import reactor as theReactor
 
-from txrdma.smc.group._linkgroup import LinkGroup
+from txrdma.smc.group._linkgroup import LinkGroupProtocol
 from txrdma.smc.group.buffers import BufferPool, RemoteMemoryBuffer
 from txrdma.smc.group.groups import closeLinkGroups
 from txrdma.smc.handshake._machine import CLC_TIMEOUT
@@ -109,15 +109,15 @@ class KeepaliveTests(RaceTestCase):
     def asked(self, seconds: float, **keys: Any) -> list[float]:
         """Return the times of TEST LINK requests during a silence of so many seconds."""
         times: list[float] = []
-        received = LinkGroup.received
+        received = LinkGroupProtocol.received
 
-        def spy(group: LinkGroup, raw: bytes, now: float, *rest: Any) -> None:
+        def spy(group: LinkGroupProtocol, raw: bytes, now: float, *rest: Any) -> None:
             kind, _, header = readHeader(raw)
             if kind is LLCType.TEST_LINK and not header.flags & 0x80:
                 times.append(now)
             received(group, raw, now, *rest)
 
-        self.patch(LinkGroup, "received", spy)
+        self.patch(LinkGroupProtocol, "received", spy)
         self.pair(**keys)
         self.wait(seconds)
         return times

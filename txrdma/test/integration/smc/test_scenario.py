@@ -14,7 +14,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.smc.flow.closing import LINGER_TIMEOUT
 from txrdma.smc.group.buffers import Element
-from txrdma.smc.group.group import Group
+from txrdma.smc.group.group import LinkGroup
 from txrdma.smc.group.groups import linkGroups
 from txrdma.smc.group.link import Link
 from txrdma.smc.handshake._machine import CLC_TIMEOUT, LATE_DECLINE_TIMEOUT
@@ -347,7 +347,7 @@ class RaceTests(RaceTestCase):
         )
         self.until(lambda: self.negotiations[1]._stream)
         reserved: Deferred[Element] = Deferred()
-        self.patch(Group, "reserve", lambda group, *_: reserved)
+        self.patch(LinkGroup, "reserve", lambda group, *_: reserved)
         self.until(lambda: here.mode and there.mode, CLC_TIMEOUT + LATE_DECLINE_TIMEOUT + 0.1)
         self.wait(0.1)
         self.assertEqual((here.mode, there.mode), ("TCP", "TCP"))

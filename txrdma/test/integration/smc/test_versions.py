@@ -13,7 +13,7 @@ from twisted.internet.task import deferLater
 from txrdma.commands.connections import connectionsTable
 from txrdma.iba.verbs import Operation, SendRequest
 from txrdma.smc.group.buffers import Element
-from txrdma.smc.group.group import Group
+from txrdma.smc.group.group import LinkGroup
 from txrdma.smc.group.groups import linkGroups, useDevice
 from txrdma.smc.group.link import Link
 from txrdma.smc.wire.clc import AnswerV2, Diagnosis
@@ -153,14 +153,14 @@ class LinkTests(RaceTestCase):
     def test_version1AddLink(self) -> None:
         """A server with one port offers a link that is rejected: Linux's clients of version 1 wait for it."""
         output: list[tuple[LLCType | None, bool]] = []
-        real = Group.control
+        real = LinkGroup.control
 
-        def control(group: Group, link: Link, raw: bytes) -> None:
+        def control(group: LinkGroup, link: Link, raw: bytes) -> None:
             message = decode(raw)
             output.append((message.type, bool(message.header.flags & LLCFlags.REJECT)))
             real(group, link, raw)
 
-        self.patch(Group, "control", control)
+        self.patch(LinkGroup, "control", control)
         here, there, _ = self.connect(
             Listener(lambda listener: listener.transport.write(b"hello")), versions=(1,)
         )

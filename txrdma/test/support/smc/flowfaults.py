@@ -17,7 +17,7 @@ from twisted.internet.error import ConnectionDone
 
 from txrdma.smc.group import buffers as buffersModule
 from txrdma.smc.group._linkstate import LinkLife
-from txrdma.smc.group.group import Group
+from txrdma.smc.group.group import LinkGroup
 from txrdma.smc.group.groups import closeLinkGroups, LinkGroups, useDevice
 from txrdma.smc.group.link import Link
 from txrdma.smc.wire.llc import decode, LLC, LLCType
@@ -123,7 +123,7 @@ class FlowTestCase(RaceTestCase):
             device: Any = self.groupsOf[host].devices[at]
             device.setPortEnabled(1, isEnabled)
 
-    def groupOf(self, host: Host) -> Group | None:
+    def groupOf(self, host: Host) -> LinkGroup | None:
         """Return the link group of a host, or None."""
         groups = self.groupsOf[host].groups()
         return groups[0] if groups and not host.isDead else None

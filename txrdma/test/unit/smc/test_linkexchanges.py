@@ -12,7 +12,7 @@ from typing import cast
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.iba.types import GID, MACAddress, QPN, RKey
-from txrdma.smc.group._linkgroup import LinkGroup
+from txrdma.smc.group._linkgroup import LinkGroupProtocol
 from txrdma.smc.group._linkstate import (
     Event,
     GroupEnded,
@@ -38,7 +38,7 @@ class RecordedTests(SynchronousTestCase):
         output = [(one.source, raw) for one, raw in messages("smc-two-links") if raw[0] != 0xFE]
         self.server = [raw for source, raw in output if source in ("10.77.0.2", "10.77.0.4")]
         self.client = [raw for source, raw in output if source in ("10.77.0.1", "10.77.0.3")]
-        self.core = LinkGroup(Role.CLIENT, self.end(self.client[0]), version=2)
+        self.core = LinkGroupProtocol(Role.CLIENT, self.end(self.client[0]), version=2)
 
     def end(self, raw: bytes) -> LinkEnd:
         """Return the end of a link that a message names."""
@@ -48,7 +48,7 @@ class RecordedTests(SynchronousTestCase):
 
     def begin(self, role: Role, ours: list[bytes], remoteKeys: list[bytes]) -> None:
         """Perform the first contact."""
-        self.core = LinkGroup(role, self.end(ours[0]), version=2, maxLinks=2)
+        self.core = LinkGroupProtocol(role, self.end(ours[0]), version=2, maxLinks=2)
         isServer = role is Role.SERVER
         buffers = [(RKey(0x358), 0xFF29218085840000), (RKey(0x392), 0xFF29218086000000)]
         own, other = buffers if isServer else buffers[::-1]
@@ -145,7 +145,7 @@ class End:
         self.ports = [
             LinkEnd(MACAddress(bytes((n,)) * 6), GID(bytes((n,)) * 16), QPN(n)) for n in range(ports)
         ]
-        self.core = LinkGroup(role, self.ports[0], maxLinks=links, version=version)
+        self.core = LinkGroupProtocol(role, self.ports[0], maxLinks=links, version=version)
         self.buffers: dict[RKey, None] = {}
         self.made: list[LinkLife] = [self.core.first]
         self.events: list[Event] = []

@@ -16,7 +16,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.error import ResourceExhausted
 from txrdma.iba.types import GID, MACAddress, MTU, QPN, RKey
 from txrdma.iba.verbs import GIDType
-from txrdma.smc.group._linkgroup import LinkGroup
+from txrdma.smc.group._linkgroup import LinkGroupProtocol
 from txrdma.smc.group._linkstate import (
     Event,
     GroupEnded,
@@ -46,8 +46,8 @@ class Pair:
     """The groups of a server and a client, connected."""
 
     def __init__(self, **server: Any) -> None:
-        self.server = LinkGroup(Role.SERVER, SERVER, **server)
-        self.client = LinkGroup(Role.CLIENT, CLIENT)
+        self.server = LinkGroupProtocol(Role.SERVER, SERVER, **server)
+        self.client = LinkGroupProtocol(Role.CLIENT, CLIENT)
         self.output: list[tuple[str, llc.LLC]] = []
 
     def run(self, now: float = 0.0) -> tuple[list[Event], list[Event]]:
@@ -83,12 +83,12 @@ def active(**server: Any) -> Pair:
     return pair
 
 
-def answers(group: LinkGroup) -> list[llc.LLC]:
+def answers(group: LinkGroupProtocol) -> list[llc.LLC]:
     """Return a group's messages."""
     return [llc.decode(raw) for _, raw in group.outgoing()]
 
 
-def alone(role: Role = Role.CLIENT) -> LinkGroup:
+def alone(role: Role = Role.CLIENT) -> LinkGroupProtocol:
     """Return one group whose link is active; the test is the other end."""
     pair = active()
     return pair.client if role is Role.CLIENT else pair.server
@@ -127,7 +127,7 @@ class ConfirmLinkTests(SynchronousTestCase):
             (right.replace(gid=GID(bytes(16))), 3, Diagnosis.NOSRVLINK),
             (right.replace(mac=MACAddress(b"nobody")), 3, Diagnosis.NOSRVLINK),
         ):
-            client = LinkGroup(Role.CLIENT, CLIENT)
+            client = LinkGroupProtocol(Role.CLIENT, CLIENT)
             client.confirm(0.0, SERVER)
             client.received(ask(body, flags), 0.0)
             self.assertEqual((client.events(), client.outgoing()), ([LinkRefused(diagnosis)], []))
@@ -136,7 +136,7 @@ class ConfirmLinkTests(SynchronousTestCase):
     def test_falseResponseIsRefused(self) -> None:
         right = llc.ConfirmLink(mac=CLIENT.mac, gid=CLIENT.gid, qpn=CLIENT.qpn, link=1)
         for body in (right.replace(link=2), right.replace(qpn=QPN(7))):
-            server = LinkGroup(Role.SERVER, SERVER)
+            server = LinkGroupProtocol(Role.SERVER, SERVER)
             server.confirm(0.0, CLIENT)
             server.received(ask(body, 0x83), 0.0)
             self.assertEqual(server.events(), [LinkRefused(Diagnosis.NOSRVLINK)])
@@ -148,7 +148,7 @@ class ConfirmLinkTests(SynchronousTestCase):
         self.assertEqual(pair.client.events(), [LinkRefused(Diagnosis.NOACTLINK)])
 
     def test_linkDeletedBeforeItIsUp(self) -> None:
-        server = LinkGroup(Role.SERVER, SERVER)
+        server = LinkGroupProtocol(Role.SERVER, SERVER)
         server.confirm(0.0, CLIENT)
         server.received(ask(llc.DeleteLink(), llc.LLCFlags.ALL_LINKS), 0.0)
         self.assertEqual(server.events(), [LinkRefused(Diagnosis.NOACTLINK)])
@@ -169,7 +169,8 @@ class RecordedTests(SynchronousTestCase):
         assert isinstance(confirmed, llc.ConfirmLink)
         server = llc.decode(output[0][1]).body
         assert isinstance(server, llc.ConfirmLink)
-        client = LinkGroup(Role.CLIENT, LinkEnd(confirmed.mac, confirmed.gid, confirmed.qpn), version=2)
+        end = LinkEnd(confirmed.mac, confirmed.gid, confirmed.qpn)
+        client = LinkGroupProtocol(Role.CLIENT, end, version=2)
         client.confirm(0.0, LinkEnd(server.mac, server.gid, server.qpn))
         client.learn(RKey(0x33C), 1)
         asked = [llc.decode(raw) for source, raw in output if source == "10.77.0.2"]
@@ -200,7 +201,7 @@ class RecordedTests(SynchronousTestCase):
         assert isinstance(confirmed.body, llc.ConfirmLink) and isinstance(rejected.body, llc.AddLink)
         client = LinkEnd(confirmed.body.mac, confirmed.body.gid, confirmed.body.qpn)
         for version in (1, 2):  # the recorded messages are of version 2
-            server = LinkGroup(
+            server = LinkGroupProtocol(
                 Role.SERVER, LinkEnd(asked.mac, asked.gid, asked.qpn), version=version, offersLink=True
             )
             server.confirm(0.0, client)
@@ -292,7 +293,7 @@ class ConnectionTests(SynchronousTestCase):
         self.assertNotEqual(byAccept, GroupKey.ofAccept(accept, CLIENT.gid, "host"))
 
     def test_agreedConnectionLimit(self) -> None:
-        server = LinkGroup(Role.SERVER, SERVER, version=2, maxConnections=16)
+        server = LinkGroupProtocol(Role.SERVER, SERVER, version=2, maxConnections=16)
         server.confirm(0.0, CLIENT)
         body = answers(server)[0].body
         assert isinstance(body, llc.ConfirmLink)
@@ -309,8 +310,8 @@ class ConnectionTests(SynchronousTestCase):
 class IdleTests(SynchronousTestCase):
     """Groups without connections, and links without traffic."""
 
-    def _quiet(self, role: Role) -> LinkGroup:
-        group = LinkGroup(role, SERVER, timing=Timing(testIdle=0))
+    def _quiet(self, role: Role) -> LinkGroupProtocol:
+        group = LinkGroupProtocol(role, SERVER, timing=Timing(testIdle=0))
         group.confirm(0.0, CLIENT)
         flags = 0x83 if role is Role.SERVER else 3
         group.received(
@@ -431,7 +432,7 @@ class EndTests(SynchronousTestCase):
         self.assertEqual(server.state, "ended")
 
     def test_groupNeverUpEndsSilently(self) -> None:
-        for group in (LinkGroup(Role.SERVER, SERVER), LinkGroup(Role.CLIENT, CLIENT)):
+        for group in (LinkGroupProtocol(Role.SERVER, SERVER), LinkGroupProtocol(Role.CLIENT, CLIENT)):
             group.shutdown(0.0)
             self.assertEqual((group.state, group.outgoing(), len(group.events())), ("ended", [], 1))
 
@@ -473,7 +474,7 @@ class RequestTests(SynchronousTestCase):
             self.assertTrue(group.usable)
 
     def test_peersByteOrderIsUsed(self) -> None:
-        group = LinkGroup(Role.CLIENT, CLIENT, version=2)
+        group = LinkGroupProtocol(Role.CLIENT, CLIENT, version=2)
         group.confirm(0.0, SERVER)
         body = llc.ConfirmLink(mac=SERVER.mac, gid=SERVER.gid, qpn=SERVER.qpn, link=1)
         group.received(llc.message(body, llc.LLCHeader(llc.LLCFlags(3), 2, bigEndian=True)).encode(), 0.0)
@@ -490,10 +491,10 @@ class RequestTests(SynchronousTestCase):
                 ends += sum(isinstance(each, (GroupEnded, LinkRefused)) for each in group.events())
             self.assertEqual(ends, group.state == "ended")
 
-    def _everywhere(self) -> Iterator[LinkGroup]:
+    def _everywhere(self) -> Iterator[LinkGroupProtocol]:
         for role, end, peer in ((Role.SERVER, SERVER, CLIENT), (Role.CLIENT, CLIENT, SERVER)):
-            yield LinkGroup(role, end)
-            group = LinkGroup(role, end)
+            yield LinkGroupProtocol(role, end)
+            group = LinkGroupProtocol(role, end)
             group.confirm(0.0, peer)
             yield group
             yield alone(role)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.smc.group._linkgroup import LinkGroup
+from txrdma.smc.group._linkgroup import LinkGroupProtocol
 from txrdma.smc.group._linkstate import Event, GroupEnded, LinkRefused, RemoteRKeysDeleted, RuleBroken
 from txrdma.smc.terms.offer import Role
 from txrdma.smc.wire.clc import Diagnosis
@@ -34,7 +34,7 @@ STATES = (
 """States of a group; the middle ones are states of an exchange about links in an active group."""
 
 
-def stateOf(core: LinkGroup) -> str:
+def stateOf(core: LinkGroupProtocol) -> str:
     """Return the state of a group: one of L{STATES}."""
     flow = core._linkExchanges.current
     if core.state != "active" or flow is None:

@@ -8,7 +8,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import Refused
 from txrdma.iba.types import RKey
-from txrdma.smc.group._linkgroup import LinkGroup, MAX_RKEYS
+from txrdma.smc.group._linkgroup import LinkGroupProtocol, MAX_RKEYS
 from txrdma.smc.group._linkstate import (
     Event,
     GroupEnded,
@@ -88,7 +88,7 @@ class RKeyTests(SynchronousTestCase):
         server.confirmRKey(RKey(4), 0x1000, 10.5)
         self.assertEqual(server.deadline(), 15.5)
 
-    def _deletions(self, count: int) -> LinkGroup:
+    def _deletions(self, count: int) -> LinkGroupProtocol:
         """Return a group that has deleted this many buffers, one every two seconds, without a response."""
         server = alone(Role.SERVER)
         for number in range(count):
@@ -96,7 +96,7 @@ class RKeyTests(SynchronousTestCase):
             server.expired(2.0 * number + 2.0)
         return server
 
-    def _answer(self, server: LinkGroup, *keys: int) -> list[Event]:
+    def _answer(self, server: LinkGroupProtocol, *keys: int) -> list[Event]:
         """Return how a group processes a late response to a DELETE RKEY of these keys."""
         rkeys = (*[RKey(key) for key in keys], *[RKey(0)] * (8 - len(keys)))
         server.received(ask(DeleteRKey(count=len(keys), rkeys=rkeys), 0x80), 100.0)
