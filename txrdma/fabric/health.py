@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -40,6 +40,23 @@ _PIECE: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
+class Cause:
+    """
+    Identity of the finding that explains another one.
+
+    @ivar where: readable location of that finding, for display only.
+    """
+
+    kind: str
+    where: str = field(compare=False)
+    guid: GUID | None = None
+    port: int | None = None
+
+    def __str__(self) -> str:
+        return f"{self.kind} at {self.where}"
+
+
+@dataclass(frozen=True, slots=True)
 class Finding:
     """
     A fault that a check has found.
@@ -48,7 +65,7 @@ class Finding:
     @ivar where: readable location.
     @ivar guid: GUID of the node, if the location is a node or port.
     @ivar port: number of the port, if the location is a port.
-    @ivar cause: description of another finding that explains this one; C{""} for none.
+    @ivar cause: the finding that explains this one; None for none.
     """
 
     kind: str
@@ -56,7 +73,7 @@ class Finding:
     text: str
     guid: GUID | None = None
     port: int | None = None
-    cause: str = ""
+    cause: Cause | None = None
 
 
 def _about(kind: str, port: Port, text: str) -> Finding:

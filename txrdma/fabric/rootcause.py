@@ -12,7 +12,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import Final
 
-from txrdma.fabric.health import Finding
+from txrdma.fabric.health import Cause, Finding
 from txrdma.fabric.model import Fabric, PortKey
 from txrdma.iba.types import GUID
 from txrdma.kit.graphs import origins
@@ -79,7 +79,7 @@ def explained(
         causes = (known.get((at, kind)) for kind in _CAUSES.get(one.kind, ()) if at is not None)
         cause = next(filter(None, causes), one)
         if cause is not one:
-            findings[index] = replace(one, cause=f"{cause.kind} at {cause.where}")
+            findings[index] = replace(one, cause=Cause(cause.kind, cause.where, cause.guid, cause.port))
     return findings
 
 

@@ -151,8 +151,8 @@ class WhatIf:
         kind = entry.finding.kind
         if kind in KINDS_OF_ERRORS or kind in self._rules.ignored:
             return
-        if entry.finding.cause.partition(" at ")[0] in self._rules.ignored:
-            entry.finding = replace(entry.finding, cause="")
+        if entry.finding.cause is not None and entry.finding.cause.kind in self._rules.ignored:
+            entry.finding = replace(entry.finding, cause=None)
         entry.severity = self._rules.severities.get(kind, entry.severity)
         known = self._recorded.get(event.subject)
         if not event.text and (known is None or known.finding.cause == entry.finding.cause):

@@ -143,7 +143,7 @@ class Entry:
 
     def toDict(self) -> dict[str, Any]:
         """Return the entry as a dictionary for JSON."""
-        found = self.finding
+        found, cause = self.finding, self.finding.cause
         return {
             "kind": found.kind,
             "severity": self.severity.name.lower(),
@@ -151,7 +151,10 @@ class Entry:
             "guid": None if found.guid is None else str(found.guid),
             "port": found.port,
             "text": found.text,
-            "cause": found.cause,
+            "cause": "" if cause is None else str(cause),
+            "causeKind": None if cause is None else cause.kind,
+            "causeGuid": None if cause is None or cause.guid is None else str(cause.guid),
+            "causePort": None if cause is None else cause.port,
             "advice": self.advice,
             "firstSeen": self.firstSeen,
             "lastSeen": self.lastSeen,
@@ -183,7 +186,7 @@ class Resumed(FindingEvent):
 
 
 class CauseChanged(FindingEvent):
-    """An open finding that had no cause is explained by another finding now, or the other way round."""
+    """Another finding explains an open one now, or none does."""
 
 
 class Annotated(FindingEvent):
@@ -227,14 +230,14 @@ class FindingLog:
         @param source: name of the source; findings of other sources do not change.
         @param isUnknown: called with the keys of findings that are missing in the report; returns True where
             the source could not check. These findings stay as they are.
-        @return: findings that were raised, cleared or found again, or have a cause or none as before.
+        @return: findings that were raised, cleared or found again, or have another cause.
         """
         seen = self._merged(source, found)
         events: list[FindingEvent] = []
         for key, finding in seen.items():
             entry = self.open.get(key)
             if entry is not None:
-                hasSameCause = bool(entry.finding.cause) is bool(finding.cause)
+                hasSameCause = entry.finding.cause == finding.cause
                 entry.finding, entry.lastSeen, entry.awaySince = finding, now, None
                 if entry.isRestored:
                     entry.isRestored = False

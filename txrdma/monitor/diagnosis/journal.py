@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 from twisted.logger import Logger
 
 from txrdma.fabric.advice import adviceOn, Severity
-from txrdma.fabric.health import Finding
+from txrdma.fabric.health import Cause, Finding
 from txrdma.iba.types import GUID
 from txrdma.kit.values import frozen
 from txrdma.monitor.diagnosis.findinglog import (
@@ -132,10 +132,16 @@ def _findingEvent(entry: Entry, text: str, at: float) -> FabricEvent:
     kind = "finding-raised" if entry.clearedAt is None else "finding-cleared"
     detail: list[Any] = [list(entry.key), found.text, entry.firstSeen, entry.lastSeen, entry.clearedAt]
     detail.append(entry.times)
-    if entry.acknowledgement is not None or entry.comments or found.cause:
-        detail.append([entry.acknowledgement, entry.comments, found.cause])
+    cause = found.cause
+    if entry.acknowledgement is not None or entry.comments or cause is not None:
+        stored = None if cause is None else [cause.kind, cause.where, _textOf(cause.guid), cause.port]
+        detail.append([entry.acknowledgement, entry.comments, stored])
     subject = json.dumps([*entry.key, entry.firstSeen])
     return FabricEvent(at, kind, found.where, text, found.guid, found.port, subject, detail)
+
+
+def _textOf(guid: GUID | None) -> str | None:
+    return None if guid is None else str(guid)
 
 
 def readValid(rows: Iterable[Stored], read: Callable[[Stored], Read]) -> list[Read]:
@@ -177,16 +183,30 @@ def entryOf(event: FabricEvent) -> Entry:
     raise ValueError(f"{event.detail!r} is not a finding")
 
 
-def _notesOf(stored: list[Any]) -> tuple[Acknowledgement | None, tuple[Comment, ...], str]:
+def _notesOf(stored: list[Any]) -> tuple[Acknowledgement | None, tuple[Comment, ...], Cause | None]:
     """Return the acknowledgement, the comments and the cause of a finding, or raise C{ValueError}."""
     match stored:
         case []:
-            return None, (), ""
-        case [[None, [*comments], str(cause)]]:
-            return None, tuple(map(_commentOf, comments)), cause
-        case [[[at, str(user), int(severity)], [*comments], str(cause)]] if isTime(at):
-            return Acknowledgement(at, user, Severity(severity)), tuple(map(_commentOf, comments)), cause
+            return None, (), None
+        case [[None, [*comments], cause]]:
+            return None, tuple(map(_commentOf, comments)), _causeOf(cause)
+        case [[[at, str(user), int(severity)], [*comments], cause]] if isTime(at):
+            known = Acknowledgement(at, user, Severity(severity))
+            return known, tuple(map(_commentOf, comments)), _causeOf(cause)
     raise ValueError(f"{stored!r} are not the comments of a finding")
+
+
+def _causeOf(stored: Any) -> Cause | None:
+    """Return a stored cause, or raise C{ValueError}; 1.0.0rc1 stored only its text."""
+    match stored:
+        case None | "":
+            return None
+        case [str(kind), str(where), str() | None as guid, port] if port is None or isPort(port):
+            return Cause(kind, where, None if guid is None else GUID.fromString(guid), port)
+        case str():
+            kind, _at, where = stored.partition(" at ")
+            return Cause(kind, where)
+    raise ValueError(f"{stored!r} is not the cause of a finding")
 
 
 def _commentOf(stored: Any) -> Comment:

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 
 from txrdma.fabric.errorcorrection import wrongBits
 from txrdma.fabric.errorcounters import shownName, UNCORRECTABLE
-from txrdma.fabric.health import Finding
+from txrdma.fabric.health import Cause, Finding
 from txrdma.fabric.model import Fabric, PortKey
 from txrdma.fabric.portcounters import CounterLayout, Meter
 from txrdma.fabric.rates import bitErrorRate
@@ -118,7 +118,7 @@ class ErrorThresholds:
         self._recent: dict[PortKey, list[tuple[float, str, int]]] = {}
         self._full: dict[PortKey, tuple[str, ...]] = {}
         self._former: dict[PortKey, PortKey] = {}
-        self._causes: dict[Any, tuple[float, str]] = {}
+        self._causes: dict[Any, tuple[float, Cause]] = {}
         self._moves = CableMoves()
 
     def change(self, limits: Iterable[TallyLimit], flaps: TallyLimit, mostBitErrors: float | None) -> None:
@@ -288,18 +288,18 @@ class ErrorThresholds:
         self, fabric: Fabric, found: Sequence[Finding], now: float, ignored: Collection[str]
     ) -> list[Finding]:
         """Return findings with their causes: a fault that has ended explains the errors of its time."""
-        present = {f"{one.kind} at {one.where}" for one in found}
+        present = {_keyOf(one) for one in found}
         former, others = [], []
         for one in found:
-            ended, cause = self._causes.get(_keyOf(one), (now, ""))
-            if cause and cause not in present and not self._isExceeded(one, ended):
+            ended, cause = self._causes.get(_keyOf(one), (now, None))
+            if cause and _keyOf(cause) not in present and not self._isExceeded(one, ended):
                 former.append(replace(one, cause=cause))
             else:
                 others.append(one)
         grouped = explained(others, lambda one: linkOf(fabric, one), ignored=ignored)
         for one in grouped:
             self._causes.pop(_keyOf(one), None)
-            if one.cause and not one.cause.startswith(f"{one.kind} at "):
+            if one.cause and one.cause.kind != one.kind:
                 self._causes[_keyOf(one)] = now, one.cause
         return grouped + former
 
@@ -413,7 +413,7 @@ def _rank(fabric: Fabric, portKey: PortKey) -> tuple[bool, bytes, int]:
     return node is None or not node.isSwitch, guid.raw, number
 
 
-def _keyOf(one: Finding) -> tuple[GUID | None, int | None, str]:
+def _keyOf(one: Finding | Cause) -> tuple[GUID | None, int | None, str]:
     return one.guid, one.port, one.kind
 
 

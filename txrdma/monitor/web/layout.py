@@ -278,6 +278,12 @@ def _notesLink(entry: Entry) -> str:
     return ", ".join(texts) or "Details"
 
 
+def whatToDo(entry: Entry) -> str:
+    """Return the advice on a finding, or what explains it."""
+    cause = entry.finding.cause
+    return entry.advice if cause is None else f"Explained by {printable(str(cause))}."
+
+
 def findingTable(context: PageContext, entries: list[Entry], isCleared: bool = False) -> Part:
     """Table of open findings, or of cleared ones."""
     rows = (
@@ -287,7 +293,7 @@ def findingTable(context: PageContext, entries: list[Entry], isCleared: bool = F
             [
                 tags.strong(printable(entry.finding.text)),
                 tags.br(),
-                f"Explained by {printable(entry.finding.cause)}." if entry.finding.cause else entry.advice,
+                whatToDo(entry),
                 tags.br(),
                 tags.a(_notesLink(entry), href=f"/findings/{entry.identity}"),
             ],

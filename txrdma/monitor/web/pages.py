@@ -53,6 +53,7 @@ from txrdma.monitor.web.layout import (
     timeline,
     timeTag,
     title,
+    whatToDo,
 )
 from txrdma.monitor.web.parameters import listing, Parameter, ServedPath, TIME
 from txrdma.monitor.web.past import MOST_DIFFERENCES, Past, past
@@ -366,7 +367,7 @@ async def _finding(context: PageContext, values: Values) -> Tag:
         ("Severity", badge(entry.severity.name.lower())),
         ("Where", subjectLink(context, found.guid, found.port, found.where)),
         ("What", printable(found.text)),
-        ("What to do", f"Explained by {printable(found.cause)}." if found.cause else entry.advice),
+        ("What to do", whatToDo(entry)),
         ("Since", timeTag(entry.firstSeen, context.now)),
         ("Cleared", "–" if entry.clearedAt is None else timeTag(entry.clearedAt, context.now)),
         ("Raised", "once" if entry.times == 1 else f"{entry.times} times"),

@@ -15,6 +15,7 @@ from operator import itemgetter
 from typing import Any, Final, Generic, TypeVar
 
 from txrdma.fabric.cables import Cable, CABLE_CELLS, cablePorts
+from txrdma.fabric.health import Cause
 from txrdma.fabric.model import Node, Port
 from txrdma.fabric.tables import Firmware
 from txrdma.iba.types import GUID
@@ -315,6 +316,11 @@ _RATE: Final = orNull(NUMBER)
 _GUID: Final = orNull(GUID_TEXT)
 
 
+def _ofCause(of: Callable[[Cause], Any], instead: str | None = None) -> Callable[[PageContext, Entry], Any]:
+    """Return a function that returns a value of a finding's cause, or something else without one."""
+    return lambda _, entry: instead if entry.finding.cause is None else of(entry.finding.cause)
+
+
 def _acknowledged(of: Callable[[Acknowledgement], Any]) -> Callable[[PageContext, Entry], Any]:
     """Return a function that returns a value of a finding's acknowledgement; None without one."""
     return lambda _, entry: None if entry.acknowledgement is None else of(entry.acknowledgement)
@@ -418,7 +424,10 @@ FINDINGS: Final[Table[Entry]] = Table(
     Column("guid", _GUID, "GUID of the node", lambda _, entry: _textOf(entry.finding.guid)),
     Column("port", orNull(COUNT), "Number of the port", lambda _, entry: entry.finding.port),
     Column("text", TEXT, "Fault in words", lambda _, entry: printable(entry.finding.text)),
-    Column("cause", TEXT, "A finding that explains it", lambda _, entry: printable(entry.finding.cause)),
+    Column("cause", TEXT, "A finding that explains it", _ofCause(lambda one: printable(str(one)), "")),
+    Column("causeKind", orNull(TEXT), "Kind of that finding", _ofCause(lambda one: one.kind)),
+    Column("causeGuid", _GUID, "GUID of its node", _ofCause(lambda one: _textOf(one.guid))),
+    Column("causePort", orNull(COUNT), "Number of its port", _ofCause(lambda one: one.port)),
     Column("advice", TEXT, "What to do", lambda _, entry: entry.advice),
     Column("firstSeen", NUMBER, "Seconds since 1970", lambda _, entry: entry.firstSeen),
     Column("lastSeen", NUMBER, "Seconds since 1970", lambda _, entry: entry.lastSeen),

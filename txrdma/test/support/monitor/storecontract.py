@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -17,12 +18,13 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.error import DeviceUnavailable, InvalidRequest
 from txrdma.fabric.errorcorrection import CORRECTED, SYMBOLS
 from txrdma.fabric.errorcounters import UNCORRECTABLE
+from txrdma.fabric.health import Cause
 from txrdma.fabric.model import PortKey
 from txrdma.fabric.portcounters import CounterLayout, Meter
 from txrdma.iba.types import GUID
 from txrdma.kit.lease import Lease
 from txrdma.monitor.diagnosis.fabricstate import LinkState, NodeState, stateEvent
-from txrdma.monitor.diagnosis.findinglog import Acknowledgement, Action, FindingLog, Key
+from txrdma.monitor.diagnosis.findinglog import Acknowledgement, Action, FindingLog, FindingRules, Key
 from txrdma.monitor.diagnosis.journal import FabricEvent, Journal
 from txrdma.monitor.diagnosis.topologywatch import TopologyWatch
 from txrdma.monitor.events.memory import restoreState
@@ -297,6 +299,33 @@ class StoreContract(SynchronousTestCase):
         restoreState(self.store, findingLog, TopologyWatch(), journal, lambda kind: 0.0)
         (after,) = findingLog.open.values()
         self.assertEqual((after.acknowledgement, after.comments), (None, entry.comments))
+
+    def test_causesAsTexts(self) -> None:
+        """Causes that 1.0.0rc1 has stored as texts are shown; a process that finds them stores identities."""
+        with self.store._transaction():
+            for statement in self.statements("version2.causes.sql").splitlines():
+                self.store._database.execute(statement)
+        self.reopen()
+        findingLog, journal = FindingLog(FindingRules({})), Journal()
+        journal.store = self.store.append
+        restoreState(self.store, findingLog, TopologyWatch(), journal, lambda kind: 0.0)
+        entries = {one.finding.kind: one for one in findingLog.open.values() if one.finding.cause}
+        self.assertEqual(
+            {kind: str(one.finding.cause) for kind, one in entries.items()},
+            {"node-gone": "node-gone at leaf 1", "symbol-errors": "symbol-ber at leaf 2 port 4"},
+        )
+        self.assertEqual([one.user for one in entries["symbol-errors"].comments], ["alice"])
+        bad = replace(entries["symbol-errors"].finding, kind="symbol-ber", cause=None)
+        cause = Cause(bad.kind, bad.where, bad.guid, bad.port)
+        found = replace(entries["symbol-errors"].finding, cause=cause)
+        for _report in range(2):
+            for event in findingLog.observe("counters", [bad, found], 1100.0):
+                journal.findingChanged(event, 1100.0)
+        restored = FindingLog(FindingRules({}))
+        restoreState(self.store, restored, TopologyWatch(), Journal(), lambda kind: 0.0)
+        after = restored.open[entries["symbol-errors"].key]
+        self.assertEqual((after.finding, after.comments), (found, entries["symbol-errors"].comments))
+        self.assertEqual(len(self.store.eventsBetween(("finding-raised",), 1100.0, 1101.0)), 1)
 
     def test_version1Events(self) -> None:
         """State that version 1 has stored for the next process is available as events."""

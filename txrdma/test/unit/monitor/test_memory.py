@@ -101,21 +101,24 @@ class RestartTests(RestartTestCase):
         for number in (1, 2, 3, 4):
             self.fabric.cut("right", number)
         self.pump(60.0)
-        cause = "node-gone at right"
-        self.assertEqual(self.causes(), {"right": "", "c": cause, "d": cause})
+        cause = "node-gone", self.fabric.node("right").guid
+        self.assertEqual(self.causes(), {"right": None, "c": cause, "d": cause})
         self.ended()
         for number in (2, 3, 4):
             self.fabric.heal("right", number)
         self.again()
         self.pump(30.0)
-        self.assertEqual(self.causes(), {"c": ""})
+        self.assertEqual(self.causes(), {"c": None})
 
-    def causes(self) -> dict[str, str]:
+    def causes(self) -> dict[str, tuple[str, GUID | None] | None]:
         """Return the causes of missing nodes in the history, each with the name of its node."""
         restored = FindingLog(DEFAULT_RULES)
         restoreState(self.store, restored, TopologyWatch(), Journal(), lambda kind: 0.0)
         several = [entry.finding for entry in restored.open.values() if entry.finding.kind == "node-gone"]
-        return {one.where.partition(" ")[0]: one.cause.partition(" (")[0] for one in several}
+        return {
+            one.where.partition(" ")[0]: (one.cause.kind, one.cause.guid) if one.cause else None
+            for one in several
+        }
 
     def test_stillThere(self) -> None:
         """A lost node remains lost for the next process, since the same time and without a new report."""

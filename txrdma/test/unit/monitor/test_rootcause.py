@@ -12,7 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.fabric.advice import Severity
 from txrdma.fabric.discovery import Sweep
-from txrdma.fabric.health import Finding
+from txrdma.fabric.health import Cause, Finding
 from txrdma.fabric.model import Fabric
 from txrdma.fabric.rootcause import causesOfLoss, explained, linkOf
 from txrdma.fabric.texts import listed
@@ -72,7 +72,9 @@ class LinkTests(FabricTestCase):
             Finding("flapping", "elsewhere", ""),
         ]
         causes = [one.cause for one in explained(found, lambda one: linkOf(fabric, one))]
-        self.assertEqual(causes, ["flapping at left port 2", "", "flapping at left port 2", "", "", ""])
+        cause = Cause("flapping", "left port 2", left, 2)
+        self.assertEqual(causes, [cause, None, cause, None, None, None])
+        self.assertEqual(str(causes[0]), "flapping at left port 2")
 
 
 class FormerCauseTests(FabricTestCase):
@@ -89,7 +91,7 @@ class FormerCauseTests(FabricTestCase):
     def found(self, minute: int, ignored: Collection[str] = ()) -> list[tuple[str, str]]:
         """Return the findings, each with the kind of its cause."""
         several = self.thresholds.findings(self.swept, 60.0 * minute, ignored=ignored)
-        return sorted((one.kind, one.cause.partition(" at ")[0]) for one in several)
+        return sorted((one.kind, one.cause.kind if one.cause else "") for one in several)
 
     def flapped(self) -> None:
         """Let the link flap and have errors, which are counted for longer."""
@@ -173,7 +175,7 @@ class LeafTests(PollerTestCase):
         (root,) = (entry for entry in gone if not entry.finding.cause)
         self.assertEqual(root.finding.guid, leaf.node.guid)
         self.assertIn(f"and with it {len(names)} nodes behind it: {names[0]}", root.finding.text)
-        cause = f"node-gone at {root.finding.where}"
+        cause = Cause("node-gone", root.finding.where, leaf.node.guid)
         self.assertEqual({entry.finding.cause for entry in gone if entry is not root}, {cause})
         sent = [one for one in self.tracker.take(self.clock.seconds()) if one.finding["kind"] == "node-gone"]
         self.assertEqual([one.finding["guid"] for one in sent], [str(leaf.node.guid)])
@@ -218,7 +220,7 @@ class LeafTests(PollerTestCase):
         self.fabric.silence("h00020")
         self.pump(900.0)
         found = [(one.finding.kind, one.finding.cause) for one in log.open.values()]
-        self.assertEqual(found, [("unreachable", "")])
+        self.assertEqual(found, [("unreachable", None)])
 
     def test_hung(self) -> None:
         """A node that hangs, with its links up, is one alert, which explains all that cannot be read."""
@@ -232,7 +234,7 @@ class LeafTests(PollerTestCase):
             self.assertEqual((root.kind, root.guid), ("node-silent", node.guid))
             self.assertIn("it does not answer, and has links at ", root.text)
             causes = {one.cause for one in found if one is not root}
-            self.assertEqual(causes, {f"node-silent at {root.where}"})
+            self.assertEqual(causes, {Cause("node-silent", root.where, node.guid)})
             alerts = [one for one in self.tracker.take(self.clock.seconds()) if one.isRaised]
             self.assertEqual([one.finding["guid"] for one in alerts], [str(node.guid)])
             self.fabric.revive(name)
