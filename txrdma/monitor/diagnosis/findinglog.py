@@ -111,6 +111,7 @@ class Entry:
     @ivar clearedAt: time at which it was cleared; None while it is open.
     @ivar times: number of times that it was raised.
     @ivar awaySince: time since which it is no longer found; None while it is found.
+    @ivar foundSince: time since which each report has it; C{firstSeen} unless it was absent since.
     @ivar isRestored: True for a finding of a former process, until it is found again.
     @ivar heldUntil: time until which its absence is ignored: faults that take hours are not found at once.
     @ivar acknowledgement: who has acknowledged it, since it was raised last; None if nobody has.
@@ -130,7 +131,11 @@ class Entry:
     heldUntil: float = 0.0
     acknowledgement: Acknowledgement | None = None
     comments: tuple[Comment, ...] = ()
+    foundSince: float = 0.0
     _identity: str = field(default="", init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        self.foundSince = self.foundSince or self.firstSeen
 
     @property
     def identity(self) -> str:
@@ -238,6 +243,8 @@ class FindingLog:
             entry = self.open.get(key)
             if entry is not None:
                 hasSameCause = entry.finding.cause == finding.cause
+                if entry.awaySince is not None:
+                    entry.foundSince = now
                 entry.finding, entry.lastSeen, entry.awaySince = finding, now, None
                 if entry.isRestored:
                     entry.isRestored = False
@@ -356,7 +363,7 @@ class FindingLog:
             del self._closed[id(entry)]
             entry.finding, entry.lastSeen, entry.clearedAt, entry.awaySince = finding, now, None, None
             entry.severity, entry.times = self.severityOf(finding), entry.times + 1
-            entry.acknowledgement = None
+            entry.acknowledgement, entry.foundSince = None, since
         else:
             advice = adviceOn(finding.kind).text
             entry = Entry(key, finding, self.severityOf(finding), advice, since, now)

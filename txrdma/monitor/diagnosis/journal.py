@@ -132,16 +132,13 @@ def _findingEvent(entry: Entry, text: str, at: float) -> FabricEvent:
     kind = "finding-raised" if entry.clearedAt is None else "finding-cleared"
     detail: list[Any] = [list(entry.key), found.text, entry.firstSeen, entry.lastSeen, entry.clearedAt]
     detail.append(entry.times)
-    cause = found.cause
-    if entry.acknowledgement is not None or entry.comments or cause is not None:
-        stored = None if cause is None else [cause.kind, cause.where, _textOf(cause.guid), cause.port]
-        detail.append([entry.acknowledgement, entry.comments, stored])
+    cause, isFirst = found.cause, entry.foundSince == entry.firstSeen
+    if entry.acknowledgement is not None or entry.comments or cause is not None or not isFirst:
+        guid = None if cause is None or cause.guid is None else str(cause.guid)
+        stored = None if cause is None else [cause.kind, cause.where, guid, cause.port]
+        detail.append([entry.acknowledgement, entry.comments, stored, entry.foundSince])
     subject = json.dumps([*entry.key, entry.firstSeen])
     return FabricEvent(at, kind, found.where, text, found.guid, found.port, subject, detail)
-
-
-def _textOf(guid: GUID | None) -> str | None:
-    return None if guid is None else str(guid)
 
 
 def readValid(rows: Iterable[Stored], read: Callable[[Stored], Read]) -> list[Read]:
@@ -174,26 +171,44 @@ def entryOf(event: FabricEvent) -> Entry:
         case [values, str(text), first, last, clearedAt, int(number), *notes] if number > 0:
             if isTime(first) and isTime(last) and (clearedAt is None or isTime(clearedAt)):
                 key = Key.fromStored(values)
-                acknowledgement, comments, cause = _notesOf(notes)
+                acknowledgement, comments, cause, foundSince = _notesOf(notes, first)
                 finding = Finding(key.kind, event.where, text, event.guid, event.port, cause)
                 advice = adviceOn(finding.kind)
                 entry = Entry(key, finding, advice.severity, advice.text, first, last, clearedAt, number)
-                entry.acknowledgement, entry.comments = acknowledgement, comments
+                entry.acknowledgement, entry.comments, entry.foundSince = (
+                    acknowledgement,
+                    comments,
+                    foundSince,
+                )
                 return entry
     raise ValueError(f"{event.detail!r} is not a finding")
 
 
-def _notesOf(stored: list[Any]) -> tuple[Acknowledgement | None, tuple[Comment, ...], Cause | None]:
-    """Return the acknowledgement, the comments and the cause of a finding, or raise C{ValueError}."""
+def _notesOf(
+    stored: list[Any], firstSeen: float
+) -> tuple[Acknowledgement | None, tuple[Comment, ...], Cause | None, float]:
+    """
+    Return the acknowledgement and comments of a finding, its cause, and since when each report has had it.
+
+    @raise ValueError: they are invalid.
+    """
     match stored:
         case []:
-            return None, (), None
-        case [[None, [*comments], cause]]:
-            return None, tuple(map(_commentOf, comments)), _causeOf(cause)
-        case [[[at, str(user), int(severity)], [*comments], cause]] if isTime(at):
-            known = Acknowledgement(at, user, Severity(severity))
-            return known, tuple(map(_commentOf, comments)), _causeOf(cause)
+            return None, (), None, firstSeen
+        case [[known, [*comments], cause]]:
+            return _acknowledgementOf(known), tuple(map(_commentOf, comments)), _causeOf(cause), firstSeen
+        case [[known, [*comments], cause, since]] if isTime(since):
+            return _acknowledgementOf(known), tuple(map(_commentOf, comments)), _causeOf(cause), since
     raise ValueError(f"{stored!r} are not the comments of a finding")
+
+
+def _acknowledgementOf(stored: Any) -> Acknowledgement | None:
+    match stored:
+        case None:
+            return None
+        case [at, str(user), int(severity)] if isTime(at):
+            return Acknowledgement(at, user, Severity(severity))
+    raise ValueError(f"{stored!r} is not an acknowledgement")
 
 
 def _causeOf(stored: Any) -> Cause | None:

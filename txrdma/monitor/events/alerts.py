@@ -163,14 +163,29 @@ class FormerAlerts(NamedTuple):
 
 
 class _Waiting:
-    """A finding that is sent after the time C{due}, and after its silences have ended."""
+    """
+    A finding that is sent when it was open for a while without a cause, and after its silences have ended.
 
-    __slots__ = ("_end", "_silenced", "due", "entry")
+    Causes only interrupt that while, unless the finding was absent meanwhile: a switch that comes and goes
+    delays alerts of what stays away from it, and not those of what returns with it.
+    """
+
+    __slots__ = ("_end", "_left", "_silenced", "due", "entry", "foundSince")
 
     def __init__(self, due: float, entry: Entry) -> None:
         self.due = due
         self.entry = entry
+        self.foundSince = entry.foundSince
+        self._left: float | None = None
         self._silenced: tuple[Sequence[Silence], str] | None = None
+
+    def update(self, entry: Entry, now: float) -> None:
+        """Process a finding whose cause may have changed."""
+        self.entry = entry
+        if entry.finding.cause is not None:
+            self._left = self.due - now if self._left is None else self._left
+        elif self._left is not None:
+            self.due, self._left, self._silenced = now + self._left, None, None
 
     def end(self, silences: Sequence[Silence]) -> float:
         """
@@ -180,7 +195,7 @@ class _Waiting:
         @param silences: silences, which are compared only once with a finding.
         """
         found = self.entry.finding
-        if found.cause or self.entry.acknowledgement is not None:
+        if found.cause is not None or self.entry.acknowledgement is not None:
             return inf
         if self._silenced is None or self._silenced[0] is not silences or self._silenced[1] != found.where:
             self._silenced = silences, found.where
@@ -234,7 +249,10 @@ class AlertTracker:
             self.sent[key] = leaving[1]
         self.annotated(entry)
         if key not in self.sent and entry.severity >= self.rules.least:
-            self._waiting[key] = _Waiting(now + self.rules.delaySeconds, entry)
+            waiting = self._waiting.get(key)
+            if waiting is None or waiting.foundSince != entry.foundSince:
+                waiting = self._waiting[key] = _Waiting(now + self.rules.delaySeconds, entry)
+            waiting.update(entry, now)
 
     def annotated(self, entry: Entry) -> None:
         """Process a finding that an operator has acknowledged or commented: its repetitions include that."""

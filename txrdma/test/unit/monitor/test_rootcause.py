@@ -17,7 +17,8 @@ from txrdma.fabric.model import Fabric
 from txrdma.fabric.rootcause import causesOfLoss, explained, linkOf
 from txrdma.fabric.texts import listed
 from txrdma.iba.types import GUID
-from txrdma.monitor.diagnosis.findinglog import Cleared, FindingEvent, FindingRules
+from txrdma.monitor.diagnosis.findinglog import Cleared, FindingEvent, FindingLog, FindingRules
+from txrdma.monitor.diagnosis.journal import _findingEvent, entryOf
 from txrdma.monitor.diagnosis.thresholds import ErrorThresholds
 from txrdma.monitor.events.alerts import AlertRules, AlertTracker
 from txrdma.monitor.files import FileSettings, MaintainedFiles
@@ -139,6 +140,33 @@ class FormerCauseTests(FabricTestCase):
         self.assertEqual(self.found(3, {"flapping"}), [("flapping", ""), *others])
 
 
+class InterruptedTests(SynchronousTestCase):
+    """Alerts of a finding that another one explains for 40 seconds of each minute."""
+
+    def alerts(self, absentSeconds: float) -> list[float]:
+        """Return the times of alerts; the finding is absent for some time at the end of each cause."""
+        log, tracker = FindingLog(FindingRules({})), AlertTracker(AlertRules(groupSeconds=0.0), 0.0)
+        cause = Cause("node-gone", "leaf", guid(1))
+        sent = []
+        for second in range(600):
+            since = second % 60
+            found = Finding("node-gone", "host", "", guid(2), None, cause if since >= 20 else None)
+            for event in log.observe("sweep", [found] * (since < 60 - absentSeconds), float(second)):
+                tracker.raised(event.entry, float(second))
+                stored = _findingEvent(event.entry, "", float(second))
+                self.assertEqual(entryOf(stored).foundSince, event.entry.foundSince)
+            sent += [float(second) for one in tracker.take(float(second)) if one.isRaised]
+        return sent
+
+    def test_stays(self) -> None:
+        """The alert is sent when the finding had no cause for a minute in total."""
+        self.assertEqual(self.alerts(0.0), [180.0])
+
+    def test_returns(self) -> None:
+        """What is absent when its cause is has another minute each time."""
+        self.assertEqual(self.alerts(10.0), [])
+
+
 class LeafTests(PollerTestCase):
     slowBecause = "simulates a fat tree with nodes that hang for a quarter of an hour"
 
@@ -211,6 +239,40 @@ class LeafTests(PollerTestCase):
         (alert,) = (one for one in self.tracker.take(self.clock.seconds()) if one.isRaised)
         host = self.fabric.node("h00016")
         self.assertEqual((alert.finding["guid"], alert.finding["cause"]), (str(host.guid), ""))
+
+    def toggled(self) -> list[tuple[float, str]]:
+        """
+        Let a dead leaf switch return and die again each minute, without the host at one of its ports.
+
+        @return: raised alerts of missing nodes: minutes since the first return, and the node.
+        """
+        self.tracker.rules = AlertRules()
+        leaf, _names = self.died()
+        self.tracker.take(self.clock.seconds())
+        began, found = self.clock.seconds(), []
+        for half in range(12):
+            for port in leaf.node.external:
+                if half % 2:
+                    self.fabric.cut(leaf.node.identifier, port.number)
+                elif port is not leaf:
+                    self.fabric.heal(leaf.node.identifier, port.number)
+            for _second in range(60):
+                self.pump(1.0)
+                found += [
+                    ((self.clock.seconds() - began) / 60, one.finding["where"].partition(" ")[0])
+                    for one in self.tracker.take(self.clock.seconds())
+                    if one.isRaised and one.finding["kind"] == "node-gone"
+                ]
+        return [one for one in found if one[1] != "leaf0004"]
+
+    def test_toggles(self) -> None:
+        """
+        A host that stays away from a switch that toggles each minute is one alert within three minutes;
+        hosts that return with the switch are none.
+        """
+        ((minutes, name),) = self.toggled()
+        self.assertEqual(name, "h00016")
+        self.assertLessEqual(minutes, 3.0)
 
     def test_ignoredCause(self) -> None:
         """Hanging nodes that are ignored explain no others."""
