@@ -23,9 +23,12 @@ OF_LINK: Final = (
 )
 """Kinds of findings that one bad link has at both of its ends, the most informative first."""
 
+OF_ENDS: Final = frozenset((*OF_LINK, "link-gone"))
+"""Kinds of findings about a link, at either of its ends."""
 
 _CAUSES: Final[Mapping[str, tuple[str, ...]]] = {
     # of the same link, at either end
+    "link-gone": ("flapping",),
     **{kind: OF_LINK[: index + 1] for index, kind in enumerate(OF_LINK)},
     # of the node to which the port leads
     "unreachable": ("node-silent",),
@@ -73,7 +76,7 @@ def explained(
     findings, known = list(found), dict[tuple[object, str], Finding]()
     for one in chain(findings, others):
         if one.kind not in ignored:
-            known.setdefault((causeAt(one) if one.kind in OF_LINK else one.guid, one.kind), one)
+            known.setdefault((causeAt(one) if one.kind in OF_ENDS else one.guid, one.kind), one)
     for index, one in enumerate(findings):
         at = causeAt(one)
         causes = (known.get((at, kind)) for kind in _CAUSES.get(one.kind, ()) if at is not None)

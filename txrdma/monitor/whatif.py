@@ -15,6 +15,7 @@ from typing import Final
 
 from txrdma.error import InvalidRequest
 from txrdma.fabric.model import Fabric, PortKey
+from txrdma.fabric.rootcause import explained
 from txrdma.iba.types import GUID
 from txrdma.kit.values import frozen
 from txrdma.monitor.config import MonitorConfig
@@ -31,8 +32,9 @@ STEP_SECONDS: Final = 60
 _LEVEL: Final = "minutes"
 _READ_SECONDS: Final = 3600
 """Time of which a history is read at once: an hour of 65,000 ports takes less than a second."""
+_LOST: Final = "link-gone"
 _FINDINGS: Final = ("finding-raised", "finding-cleared")
-_CHANGES: Final = ("node-came", "node-gone", "link-came", "link-gone")
+_CHANGES: Final = ("node-came", "node-gone", "link-came", _LOST)
 
 
 @frozen
@@ -85,7 +87,7 @@ class WhatIf:
         self._log = FindingLog(config.rules)
         self._rules = config.rules
         self._tracker = AlertTracker(config.alerts, begin)
-        self._down: set[tuple[PortKey, PortKey]] = set()
+        self._links: dict[tuple[PortKey, PortKey], None] = {}  # the last one of a port last
         self._gone: set[GUID] = set()
         self._recorded: dict[str, Entry] = {}
 
@@ -117,13 +119,28 @@ class WhatIf:
 
     def _judge(self, now: float) -> None:
         if len(self._thresholds) or self._log.open:
-            found = self._thresholds.findings(self.fabric, now, self._down, ignored=self._rules.ignored)
+            found = self._thresholds.findings(self.fabric, now, self._links, ignored=self._rules.ignored)
             for event in self._log.observe("counters", found, now):
                 if isinstance(event, (CauseChanged, Raised)):
                     self._tracker.raised(event.entry, now)
                 elif isinstance(event, Cleared):
                     self._tracker.cleared(event.entry, now)
+        self._explainLost(now)
         self.alerts += (PastAlert(now, one) for one in self._tracker.take(now))
+
+    def _explainLost(self, now: float) -> None:
+        """Let links that flap explain the recorded findings that they are missing."""
+        lost = [one for one in self._recorded.values() if one.finding.kind == _LOST]
+        ends = {end: link for link in self._links for end in link} if lost else {}
+        flapping = [one.finding for one in self._log.open.values() if one.finding.kind == "flapping"]
+        for entry in lost:
+            found = replace(entry.finding, cause=None)
+            (found,) = explained(
+                *([found], lambda one: ends.get((one.guid, one.port)), flapping, self._rules.ignored)
+            )
+            if found.cause != entry.finding.cause:
+                entry.finding = found
+                self._tracker.raised(entry, now)
 
     def _happened(self, event: FabricEvent) -> None:
         """Process a recorded finding, or a change of a node or link."""
@@ -138,9 +155,10 @@ class WhatIf:
         else:
             link = linkOf(event)
             if link is not None:
-                isLost = event.kind == "link-gone"
+                isLost = event.kind == _LOST
                 self._thresholds.linksChanged({link} if isLost else (), () if isLost else {link}, event.at)
-                (self._down.add if isLost else self._down.discard)(link)
+                self._links.pop(link, None)
+                self._links[link] = None
 
     def _findingChanged(self, event: FabricEvent) -> None:
         """Process a recorded finding that was raised or cleared, or another state: of its cause, or noted."""
@@ -155,6 +173,8 @@ class WhatIf:
             entry.finding = replace(entry.finding, cause=None)
         entry.severity = self._rules.severities.get(kind, entry.severity)
         known = self._recorded.get(event.subject)
+        if kind == _LOST:  # whose cause follows from the present thresholds
+            entry.finding = replace(entry.finding, cause=known.finding.cause if known else None)
         if not event.text and (known is None or known.finding.cause == entry.finding.cause):
             if known is not None:
                 known.acknowledgement, known.comments = entry.acknowledgement, entry.comments

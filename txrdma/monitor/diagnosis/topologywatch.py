@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from txrdma.fabric.health import Finding, hasLink
 from txrdma.fabric.model import Fabric, Node, Port
-from txrdma.fabric.rootcause import causesOfLoss, explained
+from txrdma.fabric.rootcause import causesOfLoss, explained, OF_ENDS
 from txrdma.fabric.texts import listed
 from txrdma.iba.types import GUID
 from txrdma.kit.values import record
@@ -273,13 +273,19 @@ class TopologyWatch:
             found.append(Finding("node-silent", self.missingNodes[guid].where, text, guid))
         return found
 
-    def findings(self, checked: Iterable[Finding] = (), ignored: Collection[str] = ()) -> list[Finding]:
+    def findings(
+        self,
+        checked: Iterable[Finding] = (),
+        flapping: Iterable[Finding] = (),
+        ignored: Collection[str] = (),
+    ) -> list[Finding]:
         """
         Return findings about missing nodes and links; links of a missing node are not reported, and nodes
         that only a missing switch led to have that as their cause. Those of L{silent} are left out.
 
         @param checked: other findings about the fabric, which are returned, too; what a silent node causes
             has it as its cause.
+        @param flapping: findings of links that flap, which are the causes of missing ones.
         @param ignored: kinds of findings that explain no others.
         """
         silent = self.silent()
@@ -298,11 +304,13 @@ class TopologyWatch:
             for link, gone in self.missingLinks.items()
             if not any(guid in self.missingNodes for guid, _number in link)
         )
-        return explained(
-            found,
-            lambda one: causes.get(one.guid if one.port is None else (one.guid, one.port)),
-            *(silent, ignored),
-        )
+        links: dict[Any, Link] = {end: link for link in self.missingLinks for end in link}
+
+        def causeAt(one: Finding) -> object:
+            at = one.guid if one.port is None else (one.guid, one.port)
+            return (links if one.kind in OF_ENDS else causes).get(at)
+
+        return explained(found, causeAt, [*silent, *flapping], ignored)
 
     def _withIt(self, behind: Mapping[GUID, list[GUID]], guid: GUID) -> str:
         names = [self.missingNodes[one].where for one in behind.get(guid, ())]

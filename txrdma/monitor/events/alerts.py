@@ -170,22 +170,25 @@ class _Waiting:
     delays alerts of what stays away from it, and not those of what returns with it.
     """
 
-    __slots__ = ("_end", "_left", "_silenced", "due", "entry", "foundSince")
+    __slots__ = ("_end", "_silenced", "_since", "_spent", "due", "entry", "foundSince")
 
-    def __init__(self, due: float, entry: Entry) -> None:
-        self.due = due
+    def __init__(self, entry: Entry, now: float) -> None:
+        self.due = now
         self.entry = entry
         self.foundSince = entry.foundSince
-        self._left: float | None = None
+        self._since: float | None = None  # without a cause
+        self._spent = 0.0
         self._silenced: tuple[Sequence[Silence], str] | None = None
 
-    def update(self, entry: Entry, now: float) -> None:
+    def update(self, entry: Entry, now: float, delaySeconds: float) -> None:
         """Process a finding whose cause may have changed."""
         self.entry = entry
         if entry.finding.cause is not None:
-            self._left = self.due - now if self._left is None else self._left
-        elif self._left is not None:
-            self.due, self._left, self._silenced = now + self._left, None, None
+            self._spent += 0.0 if self._since is None else now - self._since
+            self._since = None
+        elif self._since is None:
+            self._since, self._silenced = now, None
+            self.due = now + delaySeconds - self._spent
 
     def end(self, silences: Sequence[Silence]) -> float:
         """
@@ -248,11 +251,16 @@ class AlertTracker:
         if leaving is not None:  # its clearing was not sent yet
             self.sent[key] = leaving[1]
         self.annotated(entry)
-        if key not in self.sent and entry.severity >= self.rules.least:
-            waiting = self._waiting.get(key)
+        if key not in self.sent:
+            self._wait(entry, now)
+
+    def _wait(self, entry: Entry, now: float) -> None:
+        """Send a finding later, if it is severe enough."""
+        if entry.severity >= self.rules.least:
+            waiting = self._waiting.get(entry.key)
             if waiting is None or waiting.foundSince != entry.foundSince:
-                waiting = self._waiting[key] = _Waiting(now + self.rules.delaySeconds, entry)
-            waiting.update(entry, now)
+                waiting = self._waiting[entry.key] = _Waiting(entry, now)
+            waiting.update(entry, now, self.rules.delaySeconds)
 
     def annotated(self, entry: Entry) -> None:
         """Process a finding that an operator has acknowledged or commented: its repetitions include that."""
@@ -266,8 +274,8 @@ class AlertTracker:
         sent = self.sent.pop(key, None)
         if sent is not None:
             self._leave(now, entry, sent)
-        if entry.severity >= self.rules.least:
-            self._waiting[key] = _Waiting(now + self.rules.delaySeconds, entry)
+        self._waiting.pop(key, None)
+        self._wait(entry, now)
 
     def cleared(self, entry: Entry, now: float) -> None:
         """Process a finding that was cleared; this is sent if its raising was."""

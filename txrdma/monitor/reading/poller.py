@@ -141,7 +141,7 @@ class FabricPoller:
     adaptive: Adaptive = STATIC
     surveyedAt = -inf
     _unsubscribedSince = _sweptAt = _roundBegan = 0.0
-    _isIsolated = _areLIDsDoubtful = _isResuming = False
+    _isIsolated = _areLIDsDoubtful = _isResuming = _isFlapping = False
     _lost = ""
     _pauseSeconds: float | None = None
     _indexed = -1
@@ -449,8 +449,7 @@ class FabricPoller:
         await self._nodesChanged(self.sweeps, fabric, now)
         self.topologyWatch.swept(fabric)
         with self.sweeps.step("checking the fabric"):
-            checked = await self._checked(fabric)
-            self.report(_SWEEP, self.topologyWatch.findings(checked, self.findingLog.rules.ignored))
+            self.report(_SWEEP, self._withCauses(await self._checked(fabric)))
         if isFirst:
             self.rounds.runIn(0.0)
 
@@ -458,6 +457,11 @@ class FabricPoller:
         """Return the faults of the fabric; one fabric at a time."""
         async with self._turn:
             return await self._inPieces(self._check(fabric))
+
+    def _withCauses(self, checked: list[Finding]) -> list[Finding]:
+        """Return findings of a sweep with those about missing nodes and links, and their causes."""
+        flapping = [one.finding for one in self.findingLog.open.values() if one.finding.kind == "flapping"]
+        return self.topologyWatch.findings(checked, flapping, self.findingLog.rules.ignored)
 
     async def _inPieces(self, found: Iterable[T | None]) -> list[T]:
         """Return what is found, with a pause for each None."""
@@ -516,7 +520,7 @@ class FabricPoller:
             return
         opened = {key[1:] for key in self.findingLog.open if key.source == _SWEEP}
         found = []
-        for one in self.topologyWatch.findings(checked, self.findingLog.rules.ignored):
+        for one in self._withCauses(checked):
             # Datagrams are lost: what is new at other nodes waits for the next sweep.
             portKey = one.where if one.guid is None else str(one.guid)
             if portKey in touched or (one.kind, portKey, one.port) in opened:
@@ -710,7 +714,8 @@ class FabricPoller:
             with step("judging counters"):
                 self._judgeCounters(self.fabric or fabric)
             await self._pause(fabric)
-        if self.findingLog.isClearing(_SWEEP):
+        if self._isFlapping or self.findingLog.isClearing(_SWEEP):
+            self._isFlapping = False
             with step("checking what has changed"):
                 await self._judgeTouched()
         with step("reporting a round"):
@@ -834,6 +839,7 @@ class FabricPoller:
             lambda key: isUnknown(key) or (key.location in silent and key.kind != "node-silent"),
         )
         for event in events:
+            self._isFlapping |= event.entry.finding.kind == "flapping"
             self.journal.findingChanged(event, now)
             self._send(event)
 
