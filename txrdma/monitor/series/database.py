@@ -12,6 +12,7 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, ExitStack, suppress
 from typing import Any, Final
+from urllib.parse import quote
 
 from twisted.logger import Logger
 
@@ -65,13 +66,15 @@ class Database:
 
     _errors: tuple[type[Exception], ...]
     _begins: str  # this and the following are statements of each kind of database
+    _beginsToRead: str
     _tables: str
     _columns: str
     _size: str
 
-    def __init__(self, lease: Lease | None = None) -> None:
+    def __init__(self, lease: Lease | None = None, isReader: bool = False) -> None:
         self.lease = lease
         self.connections = 0
+        self._isReader: Final = isReader
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
@@ -96,11 +99,7 @@ class Database:
             raise DeviceUnavailable(str(error).strip()) from error
 
     def _begin(self) -> None:
-        self.execute(self._begins)
-
-    def beginToRead(self) -> None:
-        """Take no lock for writing at the beginning of transactions from now on."""
-        self._begins = "BEGIN"
+        self.execute(self._beginsToRead if self._isReader else self._begins)
 
     def version(self) -> int:
         """Version of the history in the database; 0 if there is none."""
@@ -160,6 +159,20 @@ class Database:
             if name not in known:
                 self.execute(f'ALTER TABLE {table} ADD COLUMN "{name}" {_TYPES[kind]}')
 
+    def source(self, table: str, columns: Columns, renamed: Mapping[str, str]) -> str:
+        """
+        Return SQL that reads a table as if L{change} had changed it: missing columns have null.
+
+        @return: a table, or a query, in a C{FROM} clause.
+        """
+        known = self.columns(table)
+        if known.issuperset(columns):
+            return table
+        former = {new: f'"{old}"' for old, new in renamed.items() if old in known}
+        missing = {name: former.get(name, f"CAST(NULL AS {_TYPES[kind]})") for name, kind in columns.items()}
+        read = (f'"{name}"' if name in known else f'{missing[name]} AS "{name}"' for name in columns)
+        return f"(SELECT {', '.join(read)} FROM {table}) AS {table}"
+
     def put(self, table: str, columns: Columns, rows: Iterable[Sequence[Any]], key: Sequence[str]) -> None:
         """Store rows of values for these columns; each replaces a row with the same key."""
         raise NotImplementedError
@@ -196,32 +209,35 @@ class SQLite(Database):
     # If a damaged schema is not UTF-8, neither is the text of SQLite's error.
     _errors = (sqlite3.Error, UnicodeDecodeError)
     _begins = "BEGIN IMMEDIATE"
+    _beginsToRead = "BEGIN"
     _tables = "SELECT name FROM sqlite_master WHERE type = 'table'"
     _columns = "SELECT name FROM pragma_table_info(?)"
     _size = "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size"
 
-    def __init__(self, path: str, lease: Lease | None = None) -> None:
+    def __init__(self, path: str, lease: Lease | None = None, isReader: bool = False) -> None:
         """
         @raise HistoryRefused: the file is not a database.
-        @raise DeviceUnavailable: the file cannot be opened.
+        @raise DeviceUnavailable: the file cannot be opened; for a reader, also if there is none.
         """
-        super().__init__(lease)
+        super().__init__(lease, isReader)
         self._path: Final = path
         self._connect()
 
     def _connect(self) -> None:
-        """Open the file that is at the path now, and create it if there is none."""
-        path = self._path
+        """Open the file that is at the path now, and create it if there is none, unless it is only read."""
+        path, uri = self._path, f"file:{quote(self._path)}?mode={'ro' if self._isReader else 'rw'}"
         with ExitStack() as undo:
             try:
-                _create(path)
+                if not self._isReader:
+                    _create(path)
                 self._connection = undo.enter_context(
-                    closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False))
+                    closing(sqlite3.connect(uri, isolation_level=None, check_same_thread=False, uri=True))
                 )
                 # Other programs may have stored texts that are not UTF-8.
                 self._connection.text_factory = lambda text: text.decode("utf-8", "backslashreplace")
-                self._connection.execute("PRAGMA journal_mode = WAL")
-                self._connection.execute("PRAGMA synchronous = NORMAL")
+                if not self._isReader:
+                    self._connection.execute("PRAGMA journal_mode = WAL")
+                    self._connection.execute("PRAGMA synchronous = NORMAL")
                 self._stat = os.stat(path)
             except (OSError, sqlite3.OperationalError) as error:
                 raise DeviceUnavailable(str(error)) from error
@@ -282,6 +298,7 @@ class PostgreSQL(Database):
     """
 
     _begins = "BEGIN"
+    _beginsToRead = "BEGIN READ ONLY"
     _tables = "SELECT tablename FROM pg_tables WHERE schemaname = current_schema()"
     _columns = (
         "SELECT column_name FROM information_schema.columns"
@@ -289,9 +306,9 @@ class PostgreSQL(Database):
     )
     _size = "SELECT pg_database_size(current_database())"
 
-    def __init__(self, url: str, lease: Lease | None = None) -> None:
+    def __init__(self, url: str, lease: Lease | None = None, isReader: bool = False) -> None:
         """@raise HistoryRefused: psycopg is not installed, or the URL is invalid."""
-        super().__init__(lease)
+        super().__init__(lease, isReader)
         name = {} if lease is None else {"application_name": lease.name}
         waits = {"connect_timeout": _CONNECT_SECONDS, **connectionLimits(_UNREACHABLE_SECONDS)}
         self._settings: Final = {**waits, **_settingsOf(url), **name}
@@ -405,16 +422,13 @@ def openDatabase(where: str, lease: Lease | None = None, isReader: bool = False)
     """
     Open the database of a history at a path or URL.
 
-    @param isReader: whether it is only read: its transactions do not delay those of the monitor.
+    @param isReader: whether it is only read: it is never written, and transactions do not delay the monitor.
     @raise DeviceUnavailable: it cannot be opened; for a reader, also if there is no such file.
     """
     path = _fileOf(where)
     if path and isReader and not os.path.exists(path):
         raise DeviceUnavailable("there is no such file")
-    database: Database = SQLite(path, lease) if path else PostgreSQL(where, lease)
-    if isReader:
-        database.beginToRead()
-    return database
+    return SQLite(path, lease, isReader) if path else PostgreSQL(where, lease, isReader)
 
 
 def leaseOf(where: str) -> Lease:

@@ -136,6 +136,7 @@ class HistoryStore:
         self._lease = lease
         self._connections = 0
         self._known: dict[str, list[int]] = {}
+        self._sources: dict[str, str] = {}
         self._sizes: dict[str, int] = {}
         self._opened: Database | None = None
         try:
@@ -193,7 +194,7 @@ class HistoryStore:
             database.make("done", _DONE, ("level",))
             database.make("sizes", _SIZES, ("period",))
             self._events.prepare(database)
-        self._known = {}
+        self._known, self._sources = {}, {}
         for family in COLUMN_FAMILIES:
             for level in self._levels:
                 self._arrange(database, tables, family, level)
@@ -210,12 +211,19 @@ class HistoryStore:
         self._next = max(self._ports.values(), default=0) + 1
 
     def _arrange(self, database: Database, tables: list[str], family: ColumnFamily, level: Level) -> None:
-        """Add or rename columns, so that the tables of a level have the columns of this release."""
+        """
+        Add or rename columns, so that the tables of a level have the columns of this release.
+
+        For a reader, queries take the place of tables with others.
+        """
         head = family.head + level.name
         numbers = {name: re.fullmatch(rf"{head}_([0-9]+)", name) for name in tables}
         periods = {name: int(number[1]) for name, number in numbers.items() if number is not None}
         for name in ([head] if head in tables else []) + list(periods):  # the partitioned table first
-            database.change(name, family.columns, RENAMED)
+            if self._isReader:
+                self._sources[name] = database.source(name, family.columns, RENAMED)
+            else:
+                database.change(name, family.columns, RENAMED)
         self._known[head] = sorted(periods.values())
 
     def detach(self) -> None:
@@ -372,6 +380,10 @@ class HistoryStore:
             insort(periods, period)
         return table
 
+    def _source(self, table: str) -> str:
+        """Return what is read as a table: a query, if it lacks columns and must not be changed."""
+        return self._sources.get(table, table)
+
     def _summarize(self, family: ColumnFamily, finer: Level, coarser: Level, now: int) -> None:
         """Compute the rows of a level from those of the next finer one, for all steps that have ended."""
         step = coarser.stepSeconds
@@ -451,8 +463,9 @@ class HistoryStore:
             for period in self._known[family.head + chosen.name] if number is not None else ():
                 first, last = chosen.span(period)
                 if first < end and last > begin:
+                    source = self._source(f"{family.head}{chosen.name}_{period}")
                     rows = self._database.execute(
-                        f'SELECT at, seconds, "{counter}", {peak} FROM {family.head}{chosen.name}_{period}'
+                        f'SELECT at, seconds, "{counter}", {peak} FROM {source}'
                         " WHERE port = ? AND at >= ? AND at < ? ORDER BY at",
                         *(number, begin, end),
                     )
@@ -522,7 +535,8 @@ class HistoryStore:
                 known = self._database.execute("SELECT until FROM done WHERE level = ?", head)
             isComplete = bool(known) and end <= min(known[0][0], coarser.span(period)[1])
             if isComplete and period in self._known[head]:
-                source = f"FROM ports CROSS JOIN {head}_{period} WHERE port = id AND at >= ? AND at < ?"
+                table = self._source(f"{head}_{period}")
+                source = f"FROM ports CROSS JOIN {table} WHERE port = id AND at >= ? AND at < ?"
                 return f"(SELECT id {source} AND ({condition}) GROUP BY id) AS ports", (first, end)
         return "ports", ()
 
@@ -546,7 +560,7 @@ class HistoryStore:
         for period in list(self._known[family.head + chosen.name]):
             first, last = chosen.span(period)
             if first < end and last > begin:
-                table = f"{family.head}{chosen.name}_{period}"
+                table = self._source(f"{family.head}{chosen.name}_{period}")
                 # By ports, so that SQLite, whose rows are sorted by port, reads the rows of that time only.
                 source = f"FROM {some[0]} CROSS JOIN {table} WHERE port = id AND at >= ? AND at < ?"
                 statement = f"SELECT port, {columns} {source} {rest}"

@@ -178,6 +178,28 @@ class StoreContract(SynchronousTestCase):
             reader = self.opened(isReader=True)
             self.assertEqual([one.at for one in reader.eventsBetween(("node-gone",), 0.0, 700.0)], [600.0])
 
+    def test_readerOfOlder(self) -> None:
+        """A reader of a history of an older release has null for missing counters, and changes nothing."""
+        self.store.write([reading(at, 1) for at in range(0, 7200, 10)], 7300)
+        others = ["sentOctets" if name == "vl15Dropped" else name for name in COUNTERS]
+        family = ColumnFamily(TRAFFIC.head, ("newCounter", *others), TRAFFIC.peaks)
+        for module in (historystore, columns):
+            self.patch(module, "COLUMN_FAMILIES", (family, CORRECTIONS))
+        self.patch(historystore, "RENAMED", {"vl15Dropped": "sentOctets"})
+        with self.store._transaction():  # the writer may write meanwhile
+            reader = self.opened(isReader=True)
+            for counter, expected in (("newCounter", None), ("sentOctets", 0), ("portXmitData", 6)):
+                points = reader.series(PORT, counter, 540, 600, "minutes")
+                self.assertEqual([point.grown for point in points], [expected], counter)
+            rates = reader.rates(0, 3600, "minutes")[PORT]
+            self.assertEqual((rates["newCounter"], rates["portXmitData"]), (0.0, 1.0))
+            self.assertEqual(reader.growth(["newCounter", "sentOctets"], 0, 7200, "minutes"), [])
+            grown = reader.growth(["newCounter", "portXmitData"], 0, 60, "minutes")
+            self.assertEqual(grown, [(0, PORT, {"portXmitData": 6})])
+            self.assertRaises(DeviceUnavailable, reader.append, [self.event(600.0, "node-gone", "x")])
+        with self.store._transaction():
+            self.assertNotIn("newCounter", self.store._database.columns("minutes_0"))
+
     def test_growthByHours(self) -> None:
         """Growth within complete hours, and after them, is that of the minutes."""
         rows = [reading(at, 5 * (at % 7200 == 600)) for at in range(600, 4 * 3600, 600)]

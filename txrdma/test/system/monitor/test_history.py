@@ -164,7 +164,13 @@ class StoreTests(storecontract.StoreContract):
             program.send_signal(signal.SIGKILL)
             reported = [int(line) for line in (first, *program.stdout) if line.endswith("\n")]
             program.wait()
+            before = self.contents()
+            reader = self.opened(isReader=True)
+            read = reader.series(PORT, "portXmitData", 0, 10**9, "readings")
+            reader.close()
+            self.assertEqual(self.contents(), before)  # a reader has written neither the file nor its log
             self.store = self.opened()
+            self.assertEqual([(point.at, point.grown) for point in read], self.sent(0, 10**9, "readings"))
             self.assertEqual(self.store._database.execute("PRAGMA integrity_check"), [("ok",)])
             stored = [second for second, _count in self.sent(0, 10**9, "readings")]
             self.assertIn(stored[-1] + 1, (reported[-1], reported[-1] + 20))
@@ -176,6 +182,10 @@ class StoreTests(storecontract.StoreContract):
             self.assertEqual(blocks[:whole], [(60 * minute, 15) for minute in range(whole)])
             at = stored[-1] + 1
             self.store.close()
+
+    def contents(self) -> list[bytes]:
+        """Return the contents of the file, and those of its log of transactions."""
+        return [Path(self.path + name).read_bytes() for name in ("", "-wal")]
 
 
 class URLTests(SynchronousTestCase):
