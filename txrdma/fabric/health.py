@@ -204,10 +204,12 @@ def _guidFindings(fabric: Fabric) -> Iterator[Finding | None]:
             yield _about("duplicate-guid", node.port(number), f"its GUID {guid} is that of {first}, too")
 
 
-def _nameFindings(fabric: Fabric) -> Iterator[Finding]:
+def _nameFindings(fabric: Fabric) -> Iterator[Finding | None]:
     """Report names shared by hosts of different enclosures, not by switches: many keep the vendor's name."""
     named: dict[str, list[Node]] = defaultdict(list)
-    for node in fabric.hosts():
+    for count, node in enumerate(list(fabric.hosts()), 1):
+        if not count % _PIECE:
+            yield None
         if node.description:
             named[node.description].append(node)
     for name, nodes in named.items():
@@ -217,16 +219,21 @@ def _nameFindings(fabric: Fabric) -> Iterator[Finding]:
             yield Finding("duplicate-name", str(first), text, first.guid)
 
 
-def _machineFindings(fabric: Fabric) -> Iterator[Finding]:
+def _machineFindings(fabric: Fabric) -> Iterator[Finding | None]:
     """Report machines whose adapters have different host names, the first words of their descriptions."""
-    machines: dict[GUID, dict[str, Node]] = defaultdict(dict)
-    for node in sorted(fabric.hosts(), key=lambda node: node.guid.raw):
+    machines: dict[GUID, list[tuple[str, Node]]] = defaultdict(list)
+    for count, node in enumerate(list(fabric.hosts()), 1):
+        if not count % _PIECE:
+            yield None
         words = node.description.split()
         machine = node.systemImageGUID
         if words and machine != _ZERO:
-            machines[machine].setdefault(words[0], node)
-    for names in machines.values():
-        if len(names) > 1:
+            machines[machine].append((words[0], node))
+    for several in machines.values():
+        if len({name for name, _node in several}) > 1:
+            names: dict[str, Node] = {}
+            for name, node in sorted(several, key=lambda one: one[1].guid.raw):
+                names.setdefault(name, node)
             first, *others = names.values()
             text = f"{', '.join(map(str, others))} is in the same machine, by its system image GUID"
             yield _aboutNode("two-names", first, text)

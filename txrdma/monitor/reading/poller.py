@@ -685,16 +685,18 @@ class FabricPoller:
     async def _round(self, fabric: Fabric, asking: Deferred[None]) -> None:
         """Read the counters of all nodes that are due, and the states of some."""
         reader, statistics, step = self._reader, self.statistics, self.rounds.step
-        began, silences = self._reactor.seconds(), statistics.silences
+        began, silences, version = self._reactor.seconds(), statistics.silences, self.version
         nodes = [node for node in fabric.nodes.values() if node.lid]
         # Nodes that rest after silences are not asked in this round, and cannot be silent in it.
         due = sum(reader.backOff.isDue(node.guid, began) for node in nodes)
+        await self._pause(fabric)
         stateNodes = self._nextStates(fabric)
         schedule = MADSchedule(self._agent, self._settings.maxOutstanding)
         refresh = self._refreshOf(schedule, fabric)
+        await self._pause(fabric)
         try:
             with step("reading counters"):
-                await reader.read(nodes, self.version, stateNodes)
+                await reader.read(nodes, version, stateNodes)
             with step("reading states"):
                 await self._readStates(schedule, refresh, nodes, stateNodes)
         finally:

@@ -49,7 +49,9 @@ MOST_EDGES: Final = 1000
 
 _EDGES_AT_A_TIME: Final = 20
 _OCTETS_AT_A_TIME: Final = 1 << 18
-"""Octets that are sent to readers between two pauses; of small events all readers get one at once."""
+"""Octets that are sent to readers between two pauses, beside C{_OVERHEAD} for the work of each."""
+
+_OVERHEAD: Final = 1 << 11
 
 _RETRY: Final = b"retry: 3000\n\n"
 _ALIVE: Final = b": alive\n\n"
@@ -169,7 +171,7 @@ class EventHub:
                 sent = 0
                 yield
             elif (reader := readers.popleft()) in self.readers:
-                sent += len(event)
+                sent += len(event) + _OVERHEAD
                 with _log.failuresHandled("while sending an event to a reader, whose connection stays open"):
                     reader.send(event, self.seconds())
 

@@ -177,6 +177,7 @@ class EventTests(SiteTestCase):
         self.assertLess(grown, 8 << 20)  # less than 40 readers times 2 MB
         self.assertEqual({reader.dropped > 0 for reader in self.site.hub.readers}, {True, False})
         self.site.hub.publish("round", {"last": True})
+        self.clock.pump([0.0] * 10)
         for reader in fast:
             self.assertIn(b'"last": true', reader.transport.value())
         for reader in slow:
@@ -200,6 +201,18 @@ class EventTests(SiteTestCase):
         self.clock.pump([0.0] * 10)
         self.assertEqual([self.kinds(reader) for reader in readers], 3 * [["round", "finding"]])
         self.assertEqual(self.kinds(lost), [])
+
+    def test_manyReaders(self) -> None:
+        """An event for 300 readers is sent in several reactor iterations: to each is a system call."""
+        readers = [self.reader() for _ in range(300)]
+        self.site.hub.publish("finding", {})
+        self.assertIn(self.receivers(readers), range(100, 150))
+        self.clock.pump([0.0] * 10)
+        self.assertEqual(self.receivers(readers), 300)
+
+    def receivers(self, readers: list[Connection]) -> int:
+        """Return the number of readers that have received a finding."""
+        return sum("finding" in self.kinds(reader) for reader in readers)
 
     def test_burst(self) -> None:
         """Readers reload everything if too many events wait until a large one has been sent."""
