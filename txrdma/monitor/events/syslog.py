@@ -12,6 +12,7 @@ import os
 import socket
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
+from functools import partial
 from typing import Any, Final
 
 from zope.interface import implementer
@@ -24,15 +25,9 @@ from twisted.internet.endpoints import (
     quoteStringArgument,
 )
 from twisted.internet.error import CannotListenError, ConnectionClosed, ConnectionDone, ConnectionLost
-from twisted.internet.interfaces import (
-    IAddress,
-    IHandshakeListener,
-    IHostResolution,
-    IReactorTime,
-    IResolutionReceiver,
-    IStreamClientEndpoint,
-)
+from twisted.internet.interfaces import IHandshakeListener, IReactorTime, IStreamClientEndpoint
 from twisted.internet.protocol import connectionDone, DatagramProtocol, Protocol
+from twisted.internet.threads import deferToThreadPool
 from twisted.python.failure import Failure
 
 import txrdma
@@ -183,30 +178,6 @@ class _Sending(Protocol):
             self.done.errback(DeviceUnavailable(f"TLS: {reason.value!r}"))
 
 
-@implementer(IResolutionReceiver)
-class _Resolved:
-    """Receiver of the addresses of a host; C{first} fires with the first one."""
-
-    def __init__(self) -> None:
-        self.first: Deferred[str] = Deferred()
-        self._hosts: list[str] = []
-
-    def resolutionBegan(self, resolutionInProgress: IHostResolution) -> None:
-        """Do nothing."""
-
-    def addressResolved(self, address: IAddress) -> None:
-        known: Any = address
-        self._hosts.append(known.host)
-
-    def resolutionComplete(self) -> None:
-        if self.first.called:
-            return
-        if self._hosts:
-            self.first.callback(self._hosts[0])
-        else:
-            self.first.errback(DeviceUnavailable("there is no such host"))
-
-
 class SyslogChannel(AlertChannel):
     """A channel that sends a message to syslog for each alert."""
 
@@ -262,19 +233,17 @@ class SyslogChannel(AlertChannel):
             raise DeviceUnavailable(f"{self._path}: {error.strerror or error}") from error
 
     async def _sendDatagrams(self, messages: Iterable[bytes]) -> None:
-        port = int(self._port)
-        receiver = _Resolved()
-        resolver = self._reactor.nameResolver
-        resolver.resolveHostName(receiver, self._host, port, transportSemantics="UDP")
-        address = await receiver.first.addTimeout(SEND_SECONDS, self._reactor)
-        interface = "::" if ":" in address else ""
+        resolve = partial(socket.getaddrinfo, self._host, int(self._port), type=socket.SOCK_DGRAM)
+        resolving = deferToThreadPool(self._reactor, self._reactor.getThreadPool(), resolve)
         try:
+            (family, *_, address), *_ = await resolving.addTimeout(SEND_SECONDS, self._reactor)
+            interface = "::" if family == socket.AF_INET6 else ""
             opened = self._reactor.listenUDP(0, DatagramProtocol(), interface=interface)
-        except (CannotListenError, OSError) as error:  # descriptors are used up
+        except (CannotListenError, OSError) as error:  # no such host, or descriptors are used up
             raise DeviceUnavailable(str(error)) from error
         try:
             for message in messages:
-                opened.write(message, (address, port))
+                opened.write(message, address[:2])
         except OSError as error:
             raise DeviceUnavailable(error.strerror or str(error)) from error
         finally:

@@ -6,7 +6,6 @@ They are made in the thread of the history, each once for equal requests; the la
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import cached_property, partial
@@ -46,7 +45,16 @@ from txrdma.monitor.web.tables import (
     Table,
     TEXT,
 )
-from txrdma.monitor.web.topology import BUNDLE, bundleName, levels, nodeRows, positions, SWITCH, WORST
+from txrdma.monitor.web.topology import (
+    BUNDLE,
+    bundleEnds,
+    encoded,
+    levels,
+    nodeRows,
+    positions,
+    SWITCH,
+    WORST,
+)
 from txrdma.monitor.web.watch import PageContext, printable, Watch
 
 T = TypeVar("T")
@@ -62,8 +70,6 @@ _SLOTS: Final = 8
 
 _RECENT_SECONDS: Final = 60.0
 """Age up to which events of a state may not be stored yet."""
-
-_ROWS_AT_A_TIME: Final = 200
 
 _CHANGE: Final[Schema] = {
     "type": ["string", "null"],
@@ -352,7 +358,7 @@ class _Drawing:
         fabric = self._context.fabric
         level = levels(fabric, self._joined)
         position = {} if level is None else _completed(positions(fabric, level, self._joined))
-        nodes = [
+        nodes = (
             {
                 **row,
                 "hosts": self._hosts[guid],
@@ -361,12 +367,10 @@ class _Drawing:
                 "hostsRemoved": self._removed[guid],
             }
             for guid, row in nodeRows(self._context, level, position)
-        ]
-        edges = [
+        )
+        edges = (
             {
-                "id": bundleName(one.ends),
-                "from": guidText(one.ends[0]),
-                "to": guidText(one.ends[1]),
+                **bundleEnds(one.ends),
                 "links": one.links,
                 "down": one.down,
                 "load": None,
@@ -375,16 +379,6 @@ class _Drawing:
                 "change": one.change,
             }
             for one in self.bundles()
-        ]
+        )
         shape = "free" if level is None else "levels"
-        start = json.dumps({**head, "shape": shape})[:-1].encode()
-        return [start, b', "nodes": ', *_encoded(nodes), b', "edges": ', *_encoded(edges), b"}"]
-
-
-def _encoded(rows: list[dict[str, Any]]) -> Iterator[bytes]:
-    """Encode a list in pieces of some kilobytes."""
-    yield b"["
-    for begin in range(0, len(rows), _ROWS_AT_A_TIME):
-        piece = json.dumps(rows[begin : begin + _ROWS_AT_A_TIME])[1:-1].encode()
-        yield (b", " if begin else b"") + piece
-    yield b"]"
+        return _completed(encoded({**head, "shape": shape}, nodes, edges))

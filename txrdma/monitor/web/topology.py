@@ -93,6 +93,11 @@ def bundleName(ends: tuple[GUID, GUID]) -> str:
     return f"{guidText(ends[0])}-{guidText(ends[1])}"
 
 
+def bundleEnds(ends: tuple[GUID, GUID]) -> dict[str, str]:
+    """Return the name of the links between two switches, and the switches, for JSON."""
+    return {"id": bundleName(ends), "from": guidText(ends[0]), "to": guidText(ends[1])}
+
+
 def levels(fabric: Fabric, joined: Iterable[tuple[GUID, GUID]]) -> dict[GUID, int] | None:
     """Level of each switch; None if the fabric is not a fat tree."""
     beside: dict[GUID, list[GUID]] = {node.guid: [] for node in fabric.switches()}
@@ -175,13 +180,22 @@ def topology(context: PageContext) -> Search[list[bytes]]:
     if len(found) > _EDGES_AT_A_TIME:
         yield
     position = {} if level is None else (yield from positions(fabric, level, found))
+    nodes = (row for _guid, row in nodeRows(context, level, position))
+    edges = ({**bundleEnds(ends), **edge(context, ports)} for ends, ports in found.items())
     shape = "free" if level is None else "levels"
-    rows = (row for _guid, row in nodeRows(context, level, position))
-    nodes = yield from _encoded(rows, _SWITCHES_AT_A_TIME)
-    edges = yield from _encoded(_edges(context, found), _EDGES_AT_A_TIME)
-    head = f'{{"version": {version}, "shape": "{shape}", "nodes": ['.encode()
-    pieces = [head, *nodes, b'], "edges": [', *edges, b"]}"]
-    return pieces if len(nodes) > 1 or len(edges) > 1 else [b"".join(pieces)]
+    pieces = yield from encoded({"version": version, "shape": shape}, nodes, edges)
+    return pieces
+
+
+def encoded(
+    head: dict[str, Any], nodes: Iterator[dict[str, Any]], edges: Iterator[dict[str, Any]]
+) -> Search[list[bytes]]:
+    """Make, with pauses, the JSON of a topology, in pieces of some kilobytes."""
+    several = yield from _encoded(nodes, _SWITCHES_AT_A_TIME)
+    others = yield from _encoded(edges, _EDGES_AT_A_TIME)
+    start = json.dumps(head)[:-1].encode() + b', "nodes": ['
+    pieces = [start, *several, b'], "edges": [', *others, b"]}"]
+    return pieces if len(several) > 1 or len(others) > 1 else [b"".join(pieces)]
 
 
 def _encoded(rows: Iterator[dict[str, Any]], size: int) -> Search[list[bytes]]:
@@ -213,12 +227,6 @@ def nodeRows(
                 "hostsWorst": _worst(context, hosts),
             },
         )
-
-
-def _edges(context: PageContext, found: Bundles) -> Iterator[dict[str, Any]]:
-    for (one, other), ports in found.items():
-        where = {"id": bundleName((one, other)), "from": guidText(one), "to": guidText(other)}
-        yield {**where, **edge(context, ports)}
 
 
 def _worst(context: PageContext, nodes: Iterable[Node]) -> str | None:

@@ -40,7 +40,6 @@ BOUNDS: Final = {
         monitor.ConfigReader.mistakes,_wrong monitor.EventHub._edges monitor.FabricPoller._running,_replaced
         monitor.MaintainedFiles.problems,_written monitor.Notifier._queues
         monitor.SupervisedLoop._waiting monitor.Supervisor.loops monitor.Tallies._limits
-        monitor._Resolved._hosts
         monitor.CounterReader._interrupted monitor._Link.waiting,_open,_requests monitor._TimedWait.receivers
         smc.AnnouncementChannel._open smc.Flow.context,pending smc._LoopbackReceiver._addresses
         smc._Searches.current,absent smc._Search.waiting soft.HostInterfaces._recent soft.KeyTable._regions
@@ -80,7 +79,7 @@ BOUNDS: Final = {
         fabric.Node._guids mad.MADAgent._checked mad.SATransactor._nodes mad.Timeouts._known
         mad.Transactions._drawn mad.UmadPort._agents,_served mad.VerbsPort._closers,_refused
         monitor.CounterExposition._templates monitor.ErrorThresholds._judged
-        monitor.HistoryStore._known,_sizes monitor.Metrics._fabricFamilies
+        monitor.HistoryStore._known,_sizes,_sources monitor.Metrics._fabricFamilies
         monitor.ReadingKind._requests monitor.SupervisedLoop._logged
         monitor.Tally._parts monitor._Visit.values monitor.RetainedPieces._known
         monitor._Scrape.pieces monitor._Shared.found
