@@ -54,7 +54,7 @@ class FabricsSite:
             b"", ReadOnly(lambda request: answerLater(request, self._sendOverview(request), failed))
         )
         root.putChild(b"fabrics", _Fabrics(sites))
-        api = AllPaths(partial(answerREST, [site.watch for site in sites.values()], list(sites)))
+        api = AllPaths(ReadOnly(partial(answerREST, [site.watch for site in sites.values()], list(sites))))
         api.putChild(b"fabrics", ReadOnly(self._list))
         self._scrapes = Scrapes(reactor, [site.metrics for site in sites.values()], process)
         putCommon(root, api, self._scrapes)

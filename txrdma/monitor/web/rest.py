@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any, Final, Union
+from typing import Any, Final
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.logger import Logger
@@ -36,9 +36,6 @@ def sendText(request: Request, code: int, text: str) -> bytes:
     return f"{text}\n".encode()
 
 
-PostOf = Callable[[Request], Union[Callable[[], int], None]]
-
-
 class ReadOnly(Resource):
     """A resource without children: methods other than GET and HEAD are refused, and POST at most paths."""
 
@@ -47,7 +44,7 @@ class ReadOnly(Resource):
     def __init__(
         self,
         answer: Callable[[Request], bytes | int],
-        postOf: PostOf = lambda request: None,
+        postOf: Callable[[Request], Callable[[], int] | None] = lambda request: None,
     ) -> None:
         """
         @param answer: answers a GET or HEAD request, at once or later.

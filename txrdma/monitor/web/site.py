@@ -27,7 +27,7 @@ from txrdma.monitor.web.actions import actionOf
 from txrdma.monitor.web.events import EventHub
 from txrdma.monitor.web.html import answerPage
 from txrdma.monitor.web.metrics import Metrics
-from txrdma.monitor.web.rest import answerREST, Folder, PostOf, ReadOnly, sendJSON, sendText
+from txrdma.monitor.web.rest import answerREST, Folder, ReadOnly, sendJSON, sendText
 from txrdma.monitor.web.scrapes import Scrapes
 from txrdma.monitor.web.searches import Searches
 from txrdma.monitor.web.watch import Watch
@@ -125,15 +125,11 @@ def putCommon(root: Resource, api: Resource, metrics: Resource) -> None:
 
 
 class AllPaths(Resource):
-    """A resource that answers at all paths below it that no child has; they are in C{request.postpath}."""
+    """A resource that another one answers, also at all paths that no child has: in C{request.postpath}."""
 
-    def __init__(
-        self,
-        answer: Callable[[Request], bytes | int],
-        postOf: PostOf = lambda request: None,
-    ) -> None:
+    def __init__(self, resource: ReadOnly) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # of Twisted's
-        self._resource = _compressed(ReadOnly(answer, postOf))
+        self._resource = _compressed(resource)
 
     def render(self, request: Request) -> Any:
         return self._resource.render(request)
@@ -368,8 +364,8 @@ class MonitorSite:
         self.hub = EventHub(reactor, watch)
         watch.searches = Searches(reactor)
         self._timer = Timer(reactor)
-        root = AllPaths(partial(answerPage, watch), partial(actionOf, watch, True))
-        api = AllPaths(partial(answerREST, [watch], ()), partial(actionOf, watch, False))
+        root = AllPaths(ReadOnly(partial(answerPage, watch), partial(actionOf, watch, True)))
+        api = AllPaths(ReadOnly(partial(answerREST, [watch], ()), partial(actionOf, watch, False)))
         api.putChild(b"events", ReadOnly(self.hub.answer))  # not compressed, as it does not end
         root.putChild(b"readyz", _probe(watch.readinessProblem))  # below the path of a fabric
         self.root, self.watch, self.metrics = root, watch, Metrics(watch, counters)
