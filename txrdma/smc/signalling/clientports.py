@@ -5,6 +5,9 @@ A client that announces a connection must know its local port before it connects
 kernel would choose only ports that no connection has used in the last minute, and programs that connect often
 would run out of ports. So ports are drawn at random here, and addresses of old connections are reused
 (SO_REUSEADDR), as when connecting without binding.
+
+A drawn port may have a connection to the same server, so that C{connect} fails. Then the kernel chooses a
+port without connections: if a client has 10,000, many random ports in a row may be in use.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from __future__ import annotations
 import errno
 import random
 import socket
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any, Final
 
@@ -36,15 +40,21 @@ def _clientPorts() -> tuple[range, frozenset[int]]:
     return range(low, high + 1), frozenset(reserved)
 
 
-def bindSomewhere(sock: socket.socket, host: str, avoid: int) -> int:
+def bindSomewhere(sock: socket.socket, host: str, avoid: int, isUnused: bool = False) -> int:
     """
-    Bind to a local port, perhaps one with connections to other addresses, and return it; raises OSError.
+    Bind to a local port, perhaps one with connections, and return it; raises OSError.
 
     @param avoid: a port that would connect the client to itself.
+    @param isUnused: prefer a port without connections; other sockets may share it afterwards.
     """
     address: tuple[Any, ...] = (host, 0)
     if ":" in host:  # resolves the interface of a link-local address
         address = socket.getaddrinfo(host, 0, sock.family, socket.SOCK_STREAM)[0][4]
+    with suppress(OSError):  # all ports have connections
+        if isUnused:
+            sock.bind(address)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            return int(sock.getsockname()[1])
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     ports, reserved = _clientPorts()
     for _ in range(_PORTS_DRAWN):

@@ -24,8 +24,8 @@ from txrdma.unix.sockets import Credentials, Reactor
 
 _ATTEMPTS: Final = 16
 """
-Largest number of announcements of a connection whose port is in use; with a thousand connections this is one
-port in thirty.
+Largest number of announcements of a connection whose port is in use. The second one takes an unused port, so
+more are needed only if all ports have connections, perhaps ended in the last minute.
 """
 
 _TAKEN: Final = (errno.EADDRINUSE, errno.EADDRNOTAVAIL)
@@ -80,7 +80,7 @@ class LocalClientSignal:
             if client.socket.getsockname()[1]:
                 local = tcpAddressOf(client.getHost())
             else:
-                port = bindSomewhere(client.socket, channel.source.host, target.port)
+                port = bindSomewhere(client.socket, channel.source.host, target.port, self._attempts > 1)
                 local = TCPAddress(channel.source.host, port)
                 self._isBound = True
         except OSError:

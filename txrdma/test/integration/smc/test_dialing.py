@@ -37,10 +37,10 @@ class TurnTests(EndsTestCase):
 class PortTests(SynchronousTestCase):
     """Local ports of clients that bind before they connect."""
 
-    def bound(self, avoid: int = 0) -> socket.socket:
+    def bound(self, avoid: int = 0, isUnused: bool = False) -> socket.socket:
         sock = socket.socket()
         self.addCleanup(sock.close)
-        bindSomewhere(sock, "127.0.0.1", avoid)
+        bindSomewhere(sock, "127.0.0.1", avoid, isUnused)
         return sock
 
     def test_portsAreInClientRangeAndNotReserved(self) -> None:
@@ -58,6 +58,37 @@ class PortTests(SynchronousTestCase):
         for reserved, avoid in (({free}, 0), (set(), free)):
             self.patch(clientports, "_clientPorts", lambda r=reserved: (range(free, free + 1), frozenset(r)))
             self.assertNotEqual(self.bound(avoid).getsockname()[1], free)
+
+    def test_unusedPortHasNoConnectionAndMayBeSharedLater(self) -> None:
+        with socket.socket() as server, socket.socket() as other:
+            for each in (server, other):
+                each.bind(("127.0.0.1", 0))
+                each.listen()
+            client = self.bound()
+            client.connect(server.getsockname())
+            taken = client.getsockname()[1]
+            self.patch(clientports, "_clientPorts", lambda: (range(taken, taken + 1), frozenset()))
+            unused = self.bound(isUnused=True)
+            self.assertNotEqual(unused.getsockname()[1], taken)
+            unused.connect(server.getsockname())
+            port = unused.getsockname()[1]
+            self.patch(clientports, "_clientPorts", lambda: (range(port, port + 1), frozenset()))
+            sharing = self.bound()
+            self.assertEqual(sharing.getsockname()[1], port)
+            sharing.connect(other.getsockname())
+
+    def test_portIsSharedIfNoneIsUnused(self) -> None:
+        class Crowded(socket.socket):
+            """A socket of a host where each port has a connection."""
+
+            def bind(self, address: Any) -> None:
+                if not self.getsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR):
+                    raise OSError(errno.EADDRINUSE, "Address already in use")
+                super().bind(address)
+
+        with Crowded() as sock:
+            port = bindSomewhere(sock, "127.0.0.1", 0, isUnused=True)
+            self.assertEqual(sock.getsockname(), ("127.0.0.1", port))
 
     def test_connectedPortMayBeUsedAndListenersMayNot(self) -> None:
         with socket.socket() as server, socket.socket() as listener:
@@ -85,22 +116,25 @@ class DialTests(EndsTestCase):
         self.assertEqual(await protocol.receiving(5), b"hello")
         return protocol
 
-    async def test_drawnPortConnectedToSameServerIsDrawnAgain(self) -> None:
-        _, port = await self.serve(kind=Echo)
-        first = await self.check(port, "SMC-R")
-        taken = first.transport.getHost().port
-        draws = [taken, taken]
-        real = random.choice
-        self.patch(random, "choice", lambda ports: draws.pop() if draws else real(ports))
-        second = await self.check(port, "SMC-R")
-        self.assertEqual(draws, [])
-        self.assertNotEqual(second.transport.getHost().port, taken)
-
-    async def test_unannouncedPlainTCPIfAllDrawnPortsAreInUse(self) -> None:
+    async def test_drawnPortConnectedToSameServerIsReplacedByUnusedOne(self) -> None:
         _, port = await self.serve(kind=Echo)
         first = await self.check(port, "SMC-R")
         taken = first.transport.getHost().port
         self.patch(random, "choice", lambda ports: taken)
+        second = await self.check(port, "SMC-R")
+        self.assertNotEqual(second.transport.getHost().port, taken)
+
+    async def test_unannouncedPlainTCPIfAllBoundPortsAreInUse(self) -> None:
+        _, port = await self.serve(kind=Echo)
+        first = await self.check(port, "SMC-R")
+        taken: int = first.transport.getHost().port
+
+        def bind(sock: socket.socket, host: str, avoid: int, isUnused: bool) -> int:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.bind((host, taken))
+            return taken
+
+        self.patch(localsignal, "bindSomewhere", bind)
         await self.check(port, "TCP", Diagnosis.PEERNOSMC)
 
     async def test_plainTCPIfNoPortCanBeBound(self) -> None:
