@@ -90,6 +90,16 @@ def connectTo(kind: int, name: str | bytes) -> socket.socket:
     return connected
 
 
+def unlessLast(opened: socket.socket) -> socket.socket:
+    """Return a new socket, or close it and raise OSError if it has the last descriptor of this process."""
+    try:
+        os.close(os.dup(opened.fileno()))
+    except OSError:
+        opened.close()
+        raise
+    return opened
+
+
 @lru_cache(1)
 def unmapped() -> frozenset[int]:
     """Return the IDs that represent users and groups which are not mapped into this user namespace."""
@@ -139,7 +149,7 @@ class LocalListener:
         @param purpose: the purpose of the connections, for the log.
         @param isPermitted: returns whether processes of a user may connect.
         @param backlog: connections that may wait to be accepted; the kernel refuses more.
-        @raise OSError: the name is in use.
+        @raise OSError: the name is in use, or no descriptor would be left for a connection.
         """
         self._reactor = reactor
         self._accepted = accepted
@@ -150,7 +160,8 @@ class LocalListener:
         reactor.addReader(self)
 
     def _openSocket(self, kind: int, name: str | bytes, backlog: int) -> socket.socket:
-        listening = socket.socket(socket.AF_UNIX, kind | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+        flags = socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
+        listening = unlessLast(socket.socket(socket.AF_UNIX, kind | flags))
         try:
             listening.bind(name)
             listening.listen(backlog)

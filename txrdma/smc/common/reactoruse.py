@@ -23,6 +23,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from txrdma.kit.logs import RateLimitedLogger
+from txrdma.unix.sockets import unlessLast
 
 _rateLimited = RateLimitedLogger(Logger())
 
@@ -80,8 +81,10 @@ class Sentinel:
     """
 
     def __init__(self, reactor: IReactorFDSet) -> None:
+        """@raise OSError: no descriptor would be left for a connection."""
         self._reactor = reactor
-        self._socket: socket.socket | None = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)  # unbound
+        unbound = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self._socket: socket.socket | None = unlessLast(unbound)
         reactor.addReader(self)
 
     def fileno(self) -> int:

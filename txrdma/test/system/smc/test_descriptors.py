@@ -1,5 +1,5 @@
 """
-A server without free descriptors for new connections: what its clients observe, compared with C{tcp:}.
+A server or a client without free descriptors for connections: what clients observe, compared with C{tcp:}.
 """
 
 from __future__ import annotations
@@ -64,12 +64,12 @@ reactor.run()
 """
 
 CLIENT: Final = """
-import sys
+import os, resource, sys
 from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import clientFromString
 from twisted.internet.error import ConnectionDone, ConnectionLost
 from twisted.internet.protocol import Factory, Protocol
-from twisted.internet.task import react
+from twisted.internet.task import deferLater, react
 
 class Client(Protocol):
     def connectionMade(self):
@@ -90,15 +90,23 @@ class Client(Protocol):
         for each in self.answers:
             each.callback(b"ended unheard")
 
-async def visit(reactor, string):
-    client = await clientFromString(reactor, string).connect(Factory.forProtocol(Client))
+async def visit(reactor, string, left=None):
+    endpoint = clientFromString(reactor, string)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if left:
+        await deferLater(reactor, 0)  # the reactor takes some when it starts
+        lowest = os.dup(0)
+        os.close(lowest)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest + int(left), hard))
+    client = await endpoint.connect(Factory.forProtocol(Client))
     heard = await client.ask(b"hello")
     client.transport.loseConnection()
     print("connected", heard.decode(), await client.ended)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 async def main(reactor, string, *moment):
     if moment:
-        return await visit(reactor, string)
+        return await visit(reactor, string, *moment[1:])
     first = await clientFromString(reactor, string).connect(Factory.forProtocol(Client))
     print((await first.ask(b"take")).decode())
     for _ in range(3):
@@ -146,3 +154,10 @@ class DescriptorTests(TestCase):
         self.assertEqual(again, seen)
         self.assertIn("plain TCP, because INTERR", reported)
         self.assertIn("Too many open files: raise the process's limit (RLIMIT_NOFILE: ulimit -n", reported)
+
+    def test_clientNeedsOneDescriptorAsOverTCP(self) -> None:
+        for scheme in ("tcp", "smc"):
+            with serving(SERVER, f"{scheme}:0:interface=127.0.0.1") as (_, number):
+                for left in ("1", "2"):
+                    client = printed(CLIENT, f"{scheme}:127.0.0.1:{number}", "few", left)
+                    self.assertEqual((client.stdout, client.stderr), ("connected hello ended\n", ""))
