@@ -28,7 +28,7 @@ closes-twice
     client made: write 300kB; lose; lose
     server lost: stop
 writes-after-closing (quick)
-    Data written after loseConnection does not arrive and causes no error.
+    Data written directly after loseConnection arrives; after the end it causes no error.
     client made: write 5; lose; write 300kB
     client lost: write 5; lose; abort; stop
     server lost: stop
