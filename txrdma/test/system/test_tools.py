@@ -4,7 +4,6 @@ The small tools of the checkout: the runner of tests, the Makefile, mutants, CI,
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import re
@@ -18,23 +17,19 @@ from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Final
+from typing import Final
 from xml.etree import ElementTree
 
 from twisted.python.reflect import namedAny
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
+import txrdma
 from txrdma.commands.common.registry import COMMANDS
 from txrdma.test.support import CHECKOUT
+from txrdma.test.support.checkouttools import tool
 
 HEAD: Final = "import os, resource, signal, subprocess, sys, time, unittest\nclass T(unittest.TestCase):\n  "
 """The beginning of a module with one test case."""
-
-
-def tool(test: SynchronousTestCase, name: str) -> Any:
-    """Import a module of the folder C{tools}, which is no package."""
-    test.patch(sys, "path", [str(CHECKOUT / "tools"), *sys.path])
-    return importlib.import_module(name)
 
 
 class RunTests(SynchronousTestCase):
@@ -289,6 +284,14 @@ class RunnerTests(SynchronousTestCase):
         self.assertEqual(self.run_("quietly", "sh", "-c", printed + "0"), (0, "", ""))
         self.assertEqual(self.run_("quietly", "sh", "-c", printed + "3"), (3, "", "WARNING: much\nmore\n"))
 
+    def test_checkTag(self) -> None:
+        """A release is refused if its tag is not the version of the package."""
+        self.assertEqual(self.run_("check-tag", f"v{txrdma.__version__}"), (0, "", ""))
+        for tag in (txrdma.__version__, f"v{txrdma.__version__}.dev1", "v0.1", ""):
+            status, printed, why = self.run_("check-tag", tag)
+            self.assertEqual((status, printed), (1, ""))
+            self.assertIn(f"not v{txrdma.__version__}", why)
+
     def test_bare(self) -> None:
         """The only program found is a shell, by PATH as well as in the additional folders of the lab."""
         if shutil.which("mktemp") is None:
@@ -329,27 +332,6 @@ class SoakTests(SynchronousTestCase):
 
 
 class MakefileTests(SynchronousTestCase):
-    OTHERWISE: Final = {
-        "test": "test-all runs the same tests, and test_sample the choice of others",
-        "test-kernel": "test-kernel-ci runs a selection of its tests",
-        "format": "lint fails where it would change a file",
-        "clean": "test_clean",
-        "wheels": "test-compiled builds one of them",
-    }
-    """Targets that neither CI nor C{make soak} runs, and what runs instead."""
-
-    def test_everyTargetIsRun(self) -> None:
-        """C{.ci/run} or C{make soak} runs every target."""
-        rules = (CHECKOUT / "Makefile").read_text().replace("\\\n", " ").splitlines()
-        prerequisites = {name: words.split() for name, _, words in (rule.partition(":") for rule in rules)}
-        commands = [line for line in (CHECKOUT / ".ci" / "run").read_text().splitlines() if "#" not in line]
-        commands += [" ".join(each.words) for each in tool(self, "soak").activities()]
-        words = {word for line in commands for word in line.partition("make ")[2].split()}
-        words |= {"vendor"}  # only with npm
-        targets = set(prerequisites[".PHONY"])
-        run = targets & words | set(prerequisites["check"])
-        self.assertEqual(targets - run, {*self.OTHERWISE})
-
     def test_clean(self) -> None:
         """C{make clean} removes what other targets make, and nothing else."""
         folder = Path(self.mktemp())
