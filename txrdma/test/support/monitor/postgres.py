@@ -11,6 +11,7 @@ import signal
 import subprocess
 import tempfile
 import time
+from functools import cache
 from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
@@ -108,3 +109,9 @@ class Postgres:
         if self.process.poll() is None:
             self.kill()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+@cache
+def sharedServer() -> Postgres:
+    """Return the server that the tests of this process share: each has a database of its own."""
+    return Postgres()

@@ -156,7 +156,7 @@ class StoreTests(storecontract.StoreContract):
         self.store.close()
         random = Random(6)
         at = 0
-        for _ in range(int(os.environ.get("TXRDMA_KILLS", "4"))):
+        for _ in range(int(os.environ.get("TXRDMA_KILLS", "2"))):
             program = started(self, "-c", WRITES, os.path.abspath(self.path), str(at))
             assert program.stdout is not None
             first = program.stdout.readline()

@@ -8,7 +8,7 @@ from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 from threading import Timer
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 from txrdma.error import DeviceUnavailable
 from txrdma.kit.lease import Lease, RowLease
@@ -16,7 +16,7 @@ from txrdma.monitor.diagnosis.journal import FabricEvent
 from txrdma.monitor.series.database import leaseOf
 from txrdma.monitor.series.historystore import HistoryStore
 from txrdma.test.support.monitor import storecontract
-from txrdma.test.support.monitor.postgres import Postgres, why
+from txrdma.test.support.monitor.postgres import Postgres, sharedServer, why
 from txrdma.test.support.monitor.storecontract import OTHER, PORT, reading, SHORT
 from txrdma.test.unit.monitor import test_history_reader, test_past
 
@@ -25,10 +25,8 @@ KILLS: Final = 8
 
 
 def newURL() -> str:
-    """Return the URL of a new database of the server that these tests share."""
-    if PostgresTests.server is None:
-        PostgresTests.server = Postgres()
-    return PostgresTests.server.newURL()
+    """Return the URL of a new database of the shared server."""
+    return sharedServer().newURL()
 
 
 class ReaderTests(test_history_reader.DatabaseReaderTests):
@@ -58,8 +56,6 @@ class PostgresTests(storecontract.StoreContract):
 
     if why():
         skip = why()
-
-    server: ClassVar[Postgres | None] = None
 
     def where(self) -> str:
         return newURL()
@@ -213,9 +209,7 @@ class PostgresTests(storecontract.StoreContract):
 
     def test_later(self) -> None:
         """A server that starts later is used as soon as it runs."""
-        server = self.server
-        assert server is not None
-        folder, name = str(server.folder), self.path.partition("@/")[2].partition("?")[0]
+        folder, name = str(sharedServer().folder), self.path.partition("@/")[2].partition("?")[0]
         temporary = TemporaryDirectory()  # names of sockets are short
         self.addCleanup(temporary.cleanup)
         link = Path(temporary.name) / "server"
@@ -233,8 +227,7 @@ class PostgresTests(storecontract.StoreContract):
         """Let the server close all connections to the database, as in a restart."""
         import psycopg
 
-        assert self.server is not None
-        with psycopg.connect(host=str(self.server.folder), user="txrdma", dbname="postgres") as connection:
+        with psycopg.connect(host=str(sharedServer().folder), user="txrdma", dbname="postgres") as connection:
             name = self.path.partition("@/")[2].partition("?")[0]
             connection.execute(
                 "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE datname = %s", (name,)

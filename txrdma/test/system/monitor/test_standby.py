@@ -21,10 +21,10 @@ from twisted.python.filepath import FilePath
 from twisted.trial.unittest import SynchronousTestCase
 
 import txrdma
-from txrdma.kit.lease import LEASE_SECONDS, RENEW_SECONDS
+from txrdma.kit.lease import LEASE_SECONDS, LEASE_TABLE, RENEW_SECONDS
 from txrdma.kit.passwords import PasswordHash
 from txrdma.test.support.monitor.pair import CUT
-from txrdma.test.support.monitor.postgres import Postgres, why
+from txrdma.test.support.monitor.postgres import sharedServer, why
 
 CONFIG = """
 [web]
@@ -117,6 +117,9 @@ class PairTests(SynchronousTestCase):
     def historyIn(self, folder: str) -> str:
         return f"file = '{folder}/history.db'"
 
+    def expire(self) -> None:
+        """End the lease of a killed monitor, as time does; that of a file has ended with its process."""
+
     def started(self, host: str) -> Monitor:
         monitor = Monitor(self.folder, host, self.history)
         self.addCleanup(monitor.end)
@@ -162,6 +165,7 @@ class PairTests(SynchronousTestCase):
         (found,) = json.loads(self.first.get("/api/v1/findings?isOpen=true")[1])["rows"]
         self.assertEqual(self.first.acknowledge(found["id"]), 200)
         self.first.end()
+        self.expire()
         self.until(self.second.isReady)
         path = f"/api/v1/findings/{found['id']}"
         self.until(lambda: self.second.get(path)[0] == 200)
@@ -177,9 +181,14 @@ class PostgresPairTests(PairTests):
         skip = why()
 
     def historyIn(self, folder: str) -> str:
-        self.server = Postgres()
-        self.addCleanup(self.server.stop)
-        return f"url = '{self.server.newURL()}'"
+        self.url = sharedServer().newURL()
+        return f"url = '{self.url}'"
+
+    def expire(self) -> None:
+        import psycopg
+
+        with psycopg.connect(self.url.replace("+psycopg", "")) as connection:
+            connection.execute(f"UPDATE {LEASE_TABLE} SET expires = 0")
 
     def test_killed(self) -> None:
         """The standby reports for a monitor that was killed."""
