@@ -50,10 +50,11 @@ REPLAY = """
 listen = 'tcp:0:interface=127.0.0.1'
 
 [poll]
-interval = 0.5
-sweep = 60
-settle = 0.2
-states = 5
+interval = 0.1
+sweep = 1
+settle = 0.1
+states = 1
+survey = 0
 """
 
 AXE = """
@@ -535,7 +536,7 @@ class BrowserTests(SynchronousTestCase):
                 self.picture("replay")
                 self.assertEqual(self.complaintsOfAxe(), [])
             finally:
-                server.terminate()
+                server.kill()
                 for file in (*files, str(config)):
                     os.unlink(file)
 
