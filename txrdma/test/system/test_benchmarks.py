@@ -10,6 +10,7 @@ import re
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -17,7 +18,8 @@ from xml.etree import ElementTree
 
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
-from benchmarks import charts
+from benchmarks import charts, measuring
+from benchmarks.cases import comingAndGoing, SMC, TCP
 from benchmarks.measuring import Case, Outcome
 from benchmarks.privileges import unprivileged
 from benchmarks.report import markdown, pictures
@@ -38,7 +40,10 @@ from benchmarks.results import (
 from txrdma.mad.layouts.attributes import allAttributes
 from txrdma.test.support import CHECKOUT
 from txrdma.test.support.benchmarks import MISSING
-from txrdma.test.support.processes import firstLine, printed, started
+from txrdma.test.support.processes import firstLine, started
+
+SHORT = {"bytes": 1 << 20, "write": 1 << 16}
+"""A short transfer."""
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
@@ -218,40 +223,43 @@ class CaseTests(ShortCase):
 
     slowBecause = "each transport is measured by two processes"
 
-    def outcomes(self, variant: str) -> list[dict[str, Any]]:
-        """Return the outcomes of a case that is measured over both transports, and of this variant."""
-        code = (
-            "import json\n"
-            "from benchmarks.cases import SMC, TCP\n"
-            "from benchmarks.measuring import Case, run\n"
-            "what = ('throughput', 'MB/s')\n"
-            "orders = {'bytes': 1 << 20, 'write': 1 << 16}\n"
-            f"also = (Case('b', '', *what, {variant}, orders),)\n"
-            "case = Case('a', '', *what, SMC, TCP, orders, also=also)\n"
-            "print(json.dumps([outcome.asDict() for outcome in run(case, 1)]))\n"
-        )
-        outcomes: list[dict[str, Any]] = json.loads(printed(code, seconds=110).stdout)
-        return outcomes
+    def outcomes(self, case: Case) -> list[Outcome]:
+        """Measure a case and what belongs to it once; return the outcomes."""
+        self.addCleanup(os.chdir, os.getcwd())
+        os.chdir(CHECKOUT)
+        return measuring.run(case, 1)
 
-    def assertFails(self, variant: str, reason: str) -> None:
-        """Assert that this variant fails with this reason, and that the case it belongs to does not."""
-        good, bad = self.outcomes(variant)
-        self.assertEqual((good["failure"], len(good["tested"]), len(good["reference"])), ("", 1, 1))
-        self.assertEqual(bad["failure"], reason)
+    def both(self, case: Case, **other: Any) -> tuple[Outcome, Outcome]:
+        """Return the outcomes of a case, and of the same case over other transports."""
+        good, bad = self.outcomes(replace(case, also=(replace(case, name="b", **other),)))
+        return good, bad
+
+    def assertMeasured(self, outcome: Outcome, references: int) -> None:
+        self.assertEqual((outcome.failure, len(outcome.tested), len(outcome.reference)), ("", 1, references))
 
     def test_fails(self) -> None:
         """A transport that can't be measured fails only its cases, with the reason."""
-        self.assertFails("{**TCP, 'connect': 'tcp:127.0.0.1:1'}, TCP", "a process ended with 1")
+        case = Case("a", "", "throughput", "MB/s", TCP, None, SHORT, mode="TCP")
+        nowhere = {**TCP, "connect": "tcp:127.0.0.1:1"}
+        good, bad = self.both(case, tested=nowhere, reference=TCP)
+        self.assertMeasured(good, references=0)
+        self.assertEqual((bad.failure, bad.tested), ("a process ended with 1", []))
 
     def test_otherTransport(self) -> None:
         """A connection that is not SMC-R is no measurement of it."""
-        self.assertFails("TCP, None", "this was TCP, not SMC-R")
+        good, bad = self.both(
+            Case("a", "", "throughput", "MB/s", SMC, TCP, SHORT), tested=TCP, reference=None
+        )
+        self.assertMeasured(good, references=1)
+        self.assertEqual(bad.failure, "this was TCP, not SMC-R")
 
     def test_firstBytes(self) -> None:
         """Page faults of a first message are counted, and are few."""
-        rows = self.measured("first-bytes")
-        self.assertLessEqual(rows["first-bytes"]["tested"][0], rows["first-bytes-most"]["tested"][0])
-        self.assertLess(rows["first-bytes-most"]["tested"][0], 256)
+        [case] = (each for each in comingAndGoing(True) if each.name == "first-bytes")
+        usual, most = self.outcomes(case)
+        self.assertEqual((usual.failure, most.failure), ("", ""))
+        self.assertLessEqual(usual.tested[0], most.tested[0])
+        self.assertLess(most.tested[0], 256)
 
     def assertMissing(self, name: str, why: str) -> None:
         """Assert that both ends of a case are measured, or that its row has a reason like this why not."""
