@@ -20,6 +20,8 @@ from txrdma.testing.reactors import RealTime
 class SharedMemoryTests(MessageBystanderContract, RealTime, SynchronousTestCase):
     """Tests in which both connections share an adapter, and the link between the two processes' devices."""
 
+    slowBecause = "each callback of each end is tested on new connections"
+
     METHODS = ("compareAndSwap", "fetchAndAdd", "send")
     route = "auto"
 
