@@ -61,8 +61,9 @@ DOCS ?=
 CAPTURE ?=
 PATIENCE ?=
 
-# Packages, and the percentage of their lines that the unit tests of these packages run, at least.
-COVERAGE ?= kit:82 iba:80 unix:44 ports:91 verbs:60 streams:50 fabric:73 mad:93 soft:72 smc:61
+# Packages, and the percentage of their lines that the unit tests run, at least: what was measured, but for one.
+COVERAGE ?= btl:87 cm:96 commands:87 demo:36 fabric:96 iba:98 kit:97 mad:95 messages:92 \
+	monitor:94 pingpong:93 ports:91 sim:96 smc:62 soft:87 streams:89 tap:79 testing:80 unix:64 verbs:65 verify:69
 
 # The tests that have to notice the changes of tools/mutants.json.
 MUTANT_TESTS ?= txrdma.test.unit txrdma.test.integration
@@ -164,8 +165,7 @@ test-wheel: $(VENV)/.has-test
 
 coverage: $(VENV)/.has-dev
 	@rm -rf build/coverage && mkdir -p build/coverage
-	@TXRDMA_EXAMPLES=25 $(BIN)/python -m coverage run $(RUNTESTS) --label coverage --folder build/coverage/tests \
-		$(foreach each,$(COVERAGE),txrdma.test.unit.$(firstword $(subst :, ,$(each))))
+	@TXRDMA_EXAMPLES=10 $(BIN)/python -m coverage run $(RUNTESTS) --label coverage --folder build/coverage/tests txrdma.test.unit
 	@$(BIN)/python -m coverage combine -q
 	@status=0; for each in $(COVERAGE); do package=$${each%:*}; least=$${each#*:}; \
 		printf '%-8s at least %s %%, is ' $$package $$least; \

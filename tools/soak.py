@@ -81,7 +81,7 @@ def activities() -> Iterator[Activity]:
     yield Activity("container", (*make, "test-container"), 300.0)
     yield Activity("torch", (*make, "test-torch"), 300.0)
     yield Activity("wheel", (*make, "test-wheel"), 300.0)
-    yield Activity("coverage", (*make, "coverage"), 180.0)
+    yield Activity("coverage", (*make, "coverage"), 300.0)
     yield Activity("reproducible", (*make, "reproducible"), 300.0)
 
 

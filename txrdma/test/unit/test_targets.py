@@ -15,6 +15,9 @@ from txrdma.test.support.checkouttools import tool
 
 
 class MakefileTests(SynchronousTestCase):
+    if not (CHECKOUT / "Makefile").exists():
+        skip = "the Makefile is in a checkout only"
+
     OTHERWISE: Final = {
         "test": "test-all runs the same tests, and test_sample the choice of others",
         "test-kernel": "test-kernel-ci runs a selection of its tests",
@@ -35,6 +38,13 @@ class MakefileTests(SynchronousTestCase):
         targets = set(prerequisites[".PHONY"])
         run = targets & words | set(prerequisites["check"])
         self.assertEqual(targets - run, {*self.OTHERWISE})
+
+    def test_coverage(self) -> None:
+        """Every package has a threshold of its coverage."""
+        makefile = (CHECKOUT / "Makefile").read_text()
+        named = re.findall(r"(\w+):\d+", makefile.partition("\nCOVERAGE ?=")[2].partition("\n\n")[0])
+        packages = [path.parent.name for path in (CHECKOUT / "txrdma").glob("*/__init__.py")]
+        self.assertEqual(sorted(named), sorted({*packages} - {"test"}))
 
 
 class ReleaseTests(SynchronousTestCase):
