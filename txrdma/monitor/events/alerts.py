@@ -188,7 +188,7 @@ class _Waiting:
             self._since = None
         elif self._since is None:
             self._since, self._silenced = now, None
-            self.due = now + delaySeconds - self._spent
+            self.due = now + max(0.0, delaySeconds - self._spent)  # not before silences of the present
 
     def end(self, silences: Sequence[Silence]) -> float:
         """

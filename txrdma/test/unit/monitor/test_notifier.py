@@ -20,7 +20,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import DeviceUnavailable
 from txrdma.fabric.advice import Severity
-from txrdma.fabric.health import Finding
+from txrdma.fabric.health import Cause, Finding
 from txrdma.kit.lease import RENEW_SECONDS
 from txrdma.monitor.diagnosis.findinglog import Cleared, Entry, Key, Raised
 from txrdma.monitor.events import alerts
@@ -191,6 +191,16 @@ class NotifierTests(SynchronousTestCase):
         notifier.findingChanged(Cleared(brief))
         self.clock.advance(1900.0)
         self.assertEqual(self.channel.output(), [[(True, "width", "leaf 1")]])
+
+    def test_silencedAfterCause(self) -> None:
+        """A finding whose cause ends in a window of the week is sent at its end, however old it is."""
+        sunday, cause = datetime(2026, 3, 1).timestamp(), Cause("node-gone", "spine")
+        times = WeeklyTime((6,), 0, 4 * 60), WeeklyTime((6,), 6 * 60, 8 * 60)
+        tracker, entry = AlertTracker(AlertRules(60.0, 0.0, silences=(Silence(times=times),)), 0.0), entryOf()
+        for hours, one in ((1.0, None), (3.0, cause), (6.5, None)):
+            entry.finding = replace(entry.finding, cause=one)
+            tracker.raised(entry, sunday + hours * 3600)
+        self.assertEqual(tracker.deadline(0.0), sunday + 8 * 3600)
 
     def test_recurring(self) -> None:
         """A finding that is due in a window of the week is sent at its end, also after midnight."""
