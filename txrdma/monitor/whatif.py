@@ -132,7 +132,7 @@ class WhatIf:
         """Let links that flap explain the recorded findings that they are missing."""
         lost = [one for one in self._recorded.values() if one.finding.kind == _LOST]
         ends = {end: link for link in self._links for end in link} if lost else {}
-        flapping = [one.finding for one in self._log.open.values() if one.finding.kind == "flapping"]
+        flapping = [one.finding for one in self._log.current("flapping").values()]
         for entry in lost:
             found = replace(entry.finding, cause=None)
             (found,) = explained(

@@ -343,6 +343,10 @@ class FindingLog:
         """Return whether a finding at one of these locations was reported, but is not raised yet."""
         return any(key.source == source and key.location in locations for key in self._pending)
 
+    def current(self, kind: str) -> dict[Key, Entry]:
+        """Return open findings of a kind without those that are missing in the last report."""
+        return {key: one for key, one in self.open.items() if key.kind == kind and one.awaySince is None}
+
     def isClearing(self, source: str) -> bool:
         """Return whether an open finding is missing in the last report, but is not cleared yet."""
         return any(entry.awaySince is not None for key, entry in self.open.items() if key.source == source)

@@ -141,9 +141,10 @@ class FabricPoller:
     adaptive: Adaptive = STATIC
     surveyedAt = -inf
     _unsubscribedSince = _sweptAt = _roundBegan = 0.0
-    _isIsolated = _areLIDsDoubtful = _isResuming = _isFlapping = False
+    _isIsolated = _areLIDsDoubtful = _isResuming = False
     _lost = ""
     _pauseSeconds: float | None = None
+    _flapping: Collection[Key] = frozenset()
     _indexed = -1
     _server: MADServer | None = None
     _subscription: Subscription | None = None
@@ -460,8 +461,10 @@ class FabricPoller:
 
     def _withCauses(self, checked: list[Finding]) -> list[Finding]:
         """Return findings of a sweep with those about missing nodes and links, and their causes."""
-        flapping = [one.finding for one in self.findingLog.open.values() if one.finding.kind == "flapping"]
-        return self.topologyWatch.findings(checked, flapping, self.findingLog.rules.ignored)
+        flapping = self.findingLog.current("flapping")
+        self._flapping = flapping.keys()
+        found = (entry.finding for entry in flapping.values())
+        return self.topologyWatch.findings(checked, found, self.findingLog.rules.ignored)
 
     async def _inPieces(self, found: Iterable[T | None]) -> list[T]:
         """Return what is found, with a pause for each None."""
@@ -716,8 +719,8 @@ class FabricPoller:
             with step("judging counters"):
                 self._judgeCounters(self.fabric or fabric)
             await self._pause(fabric)
-        if self._isFlapping or self.findingLog.isClearing(_SWEEP):
-            self._isFlapping = False
+        isOther = self.findingLog.current("flapping").keys() != self._flapping
+        if isOther or self.findingLog.isClearing(_SWEEP):
             with step("checking what has changed"):
                 await self._judgeTouched()
         with step("reporting a round"):
@@ -841,7 +844,6 @@ class FabricPoller:
             lambda key: isUnknown(key) or (key.location in silent and key.kind != "node-silent"),
         )
         for event in events:
-            self._isFlapping |= event.entry.finding.kind == "flapping"
             self.journal.findingChanged(event, now)
             self._send(event)
 

@@ -127,6 +127,17 @@ class WhatIfTests(FabricTestCase):
         self.assertEqual([kind for kind, _where in self.sent], ["flapping", "link-gone"])
         self.assertEqual(self.evaluated(), self.sent)
 
+    def test_endedFlaps(self) -> None:
+        """A finding that a link flaps explains no missing link while it only waits to be cleared."""
+        self.config = parseConfig(f"{CONFIG}[findings]\nclear = 7200\n")
+        self.poller.findingLog.change(self.config.rules)
+        self.pump(600.0)
+        self.flap("left", 3, 30.0, number=3)
+        self.fabric.cut("left", 3)
+        self.pump(780.0)
+        self.assertEqual([kind for kind, _where in self.sent], ["flapping", "link-gone"])
+        self.assertEqual(self.evaluated(), self.sent)
+
     def test_errors(self) -> None:
         """Errors, and errors while a link is trained, are judged as the monitor has judged them."""
         self.pump(600.0)
