@@ -225,7 +225,8 @@ class SQLite(Database):
 
     def _connect(self) -> None:
         """Open the file that is at the path now, and create it if there is none, unless it is only read."""
-        path, uri = self._path, f"file:{quote(self._path)}?mode={'ro' if self._isReader else 'rw'}"
+        path = self._path
+        uri = f"file://{quote(os.fsencode(os.path.abspath(path)))}?mode={'ro' if self._isReader else 'rw'}"
         with ExitStack() as undo:
             try:
                 if not self._isReader:
@@ -235,7 +236,9 @@ class SQLite(Database):
                 )
                 # Other programs may have stored texts that are not UTF-8.
                 self._connection.text_factory = lambda text: text.decode("utf-8", "backslashreplace")
-                if not self._isReader:
+                if self._isReader:
+                    self._connection.execute("PRAGMA schema_version")  # which fails if it is no database
+                else:
                     self._connection.execute("PRAGMA journal_mode = WAL")
                     self._connection.execute("PRAGMA synchronous = NORMAL")
                 self._stat = os.stat(path)

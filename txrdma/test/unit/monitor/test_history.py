@@ -267,6 +267,23 @@ class DiskTests(SynchronousTestCase):
         self.addCleanup(store.close)
         self.assertEqual([one.where for one in store.changes()], ["le\\xffaf"])
 
+    def test_paths(self) -> None:
+        """Any path of a file is that of a history, which is written and then read."""
+        folder = Path(self.mktemp()).absolute()
+        folder.mkdir()
+        for path in (f"{folder}/a %41?b#c:&", f"/{folder}/b", f"{folder}/{os.fsdecode(bytes([255]))}"):
+            HistoryStore(path).close()
+            HistoryStore(path, isReader=True).close()
+            self.assertTrue(os.path.getsize(path))
+
+    def test_notHistory(self) -> None:
+        """A file of another program is refused with the same reason, whether it is to be written or read."""
+        path = Path(self.mktemp())
+        path.write_bytes(b"of another program " * 1000)
+        for isReader in (False, True):
+            with self.assertRaisesRegex(HistoryRefused, "the file is damaged, or of another program"):
+                HistoryStore(str(path), isReader=isReader)
+
     def test_replaced(self) -> None:
         """If the file is deleted or replaced while it is open, the history continues in that at its path."""
         path = Path(self.mktemp())
