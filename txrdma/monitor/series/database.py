@@ -224,9 +224,17 @@ class SQLite(Database):
         self._connect()
 
     def _connect(self) -> None:
-        """Open the file that is at the path now, and create it if there is none, unless it is only read."""
+        """
+        Open the file that is at the path now, and create it if there is none, unless it is only read.
+
+        Who opens it read-only leaves a log, which the user of the monitor may be unable to open. Thus that is
+        only done if there is a log, which the last one to close it would write to the file otherwise.
+        """
         path = self._path
-        uri = f"file://{quote(os.fsencode(os.path.abspath(path)))}?mode={'ro' if self._isReader else 'rw'}"
+        isInLog = False
+        with suppress(FileNotFoundError):
+            isInLog = self._isReader and os.stat(f"{path}-wal").st_size > 0
+        uri = f"file://{quote(os.fsencode(os.path.abspath(path)))}?mode={'ro' if isInLog else 'rw'}"
         with ExitStack() as undo:
             try:
                 if not self._isReader:
@@ -237,6 +245,7 @@ class SQLite(Database):
                 # Other programs may have stored texts that are not UTF-8.
                 self._connection.text_factory = lambda text: text.decode("utf-8", "backslashreplace")
                 if self._isReader:
+                    self._connection.execute("PRAGMA query_only = ON")
                     self._connection.execute("PRAGMA schema_version")  # which fails if it is no database
                 else:
                     self._connection.execute("PRAGMA journal_mode = WAL")

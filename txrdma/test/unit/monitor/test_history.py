@@ -276,6 +276,18 @@ class DiskTests(SynchronousTestCase):
             HistoryStore(path, isReader=True).close()
             self.assertTrue(os.path.getsize(path))
 
+    def test_readerLeavesNothing(self) -> None:
+        """A reader of an unused history leaves no files, which the monitor might be unable to open."""
+        folder = Path(self.mktemp())
+        folder.mkdir()
+        HistoryStore(f"{folder}/history").close()
+        reader = HistoryStore(f"{folder}/history", isReader=True)
+        event = FabricEvent(1.0, "node-came", "a", "")
+        self.assertRaises(DeviceUnavailable, reader.append, [event])
+        self.assertEqual(reader.changes(), [])
+        reader.close()
+        self.assertEqual(os.listdir(folder), ["history"])
+
     def test_notHistory(self) -> None:
         """A file of another program is refused with the same reason, whether it is to be written or read."""
         path = Path(self.mktemp())
