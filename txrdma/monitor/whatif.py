@@ -11,7 +11,7 @@ import json
 from collections.abc import Generator, Mapping
 from dataclasses import replace
 from math import ceil, floor
-from typing import Final
+from typing import Any, Final
 
 from txrdma.error import InvalidRequest
 from txrdma.fabric.model import Fabric, PortKey
@@ -87,7 +87,7 @@ class WhatIf:
         self._log = FindingLog(config.rules)
         self._rules = config.rules
         self._tracker = AlertTracker(config.alerts, begin)
-        self._links: dict[tuple[PortKey, PortKey], None] = {}  # the last one of a port last
+        self._links: dict[Any, tuple[PortKey, PortKey]] = {}  # the last one of each port
         self._gone: set[GUID] = set()
         self._recorded: dict[str, Entry] = {}
 
@@ -131,13 +131,12 @@ class WhatIf:
     def _explainLost(self, now: float) -> None:
         """Let links that flap explain the recorded findings that they are missing."""
         lost = [one for one in self._recorded.values() if one.finding.kind == _LOST]
-        ends = {end: link for link in self._links for end in link} if lost else {}
         flapping = [one.finding for one in self._log.current("flapping").values()]
-        for entry in lost:
-            found = replace(entry.finding, cause=None)
-            (found,) = explained(
-                *([found], lambda one: ends.get((one.guid, one.port)), flapping, self._rules.ignored)
-            )
+        several = [replace(one.finding, cause=None) for one in lost]
+        several = explained(
+            *(several, lambda one: self._links.get((one.guid, one.port)), flapping, self._rules.ignored)
+        )
+        for entry, found in zip(lost, several, strict=True):
             if found.cause != entry.finding.cause:
                 entry.finding = found
                 self._tracker.raised(entry, now)
@@ -157,8 +156,7 @@ class WhatIf:
             if link is not None:
                 isLost = event.kind == _LOST
                 self._thresholds.linksChanged({link} if isLost else (), () if isLost else {link}, event.at)
-                self._links.pop(link, None)
-                self._links[link] = None
+                self._links.update(dict.fromkeys(link, link))
 
     def _findingChanged(self, event: FabricEvent) -> None:
         """Process a recorded finding that was raised or cleared, or another state: of its cause, or noted."""

@@ -11,6 +11,7 @@ from dataclasses import replace
 from itertools import chain
 from math import inf
 from operator import itemgetter
+from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 from txrdma.fabric.errorcorrection import wrongBits
@@ -257,14 +258,14 @@ class ErrorThresholds:
         self,
         fabric: Fabric,
         now: float,
-        gone: Iterable[tuple[PortKey, PortKey]] = (),
+        gone: Mapping[PortKey, tuple[PortKey, PortKey]] = MappingProxyType({}),
         serialOf: SerialOf = lambda port: "",
         ignored: Collection[str] = (),
     ) -> list[Finding]:
         """
         Return the faults that the counters of the last minutes and hours show.
 
-        @param gone: links that are down now, each by its two ports, because the fabric's model does not
+        @param gone: links that are down now, by each of their two ports, because the fabric's model does not
             contain them.
         @param serialOf: see L{CableMoves.explained}.
         @param ignored: kinds of findings that explain no others.
@@ -328,12 +329,11 @@ class ErrorThresholds:
         return [_at(fabric, "symbol-ber", portKey, text) for portKey, (_rate, text) in worst.items()]
 
     def _downEnds(
-        self, fabric: Fabric, now: float, gone: Iterable[tuple[PortKey, PortKey]]
+        self, fabric: Fabric, now: float, gone: Mapping[PortKey, tuple[PortKey, PortKey]]
     ) -> dict[PortKey, list[PortKey]]:
         """Return the ends of links that went down, by the port that counted it; excuse their errors."""
         self._expire(now)
-        beyond = {end: link for link in gone for end in link}
-        found = {portKey: self._link(fabric, portKey, beyond) for portKey in self._downs}
+        found = {portKey: self._link(fabric, portKey, gone) for portKey in self._downs}
         for portKey, ends in found.items():
             at = self._downs[portKey][-1][0]
             for end in ends:

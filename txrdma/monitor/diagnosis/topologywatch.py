@@ -14,7 +14,7 @@ from math import inf
 from typing import Any, Final
 
 from txrdma.fabric.health import Finding, hasLink
-from txrdma.fabric.model import Fabric, Node, Port
+from txrdma.fabric.model import Fabric, Node, Port, PortKey
 from txrdma.fabric.rootcause import causesOfLoss, explained, OF_ENDS
 from txrdma.fabric.texts import listed
 from txrdma.iba.types import GUID
@@ -263,6 +263,10 @@ class TopologyWatch:
                 if guid in self.missingNodes and port is not None and port.peer is None and hasLink(port):
                     self._hung.setdefault(guid, []).append(port)
 
+    def missingAt(self) -> dict[PortKey, Link]:
+        """Return the missing links by each of their two ports."""
+        return {end: link for link in self.missingLinks for end in link}
+
     def silent(self) -> list[Finding]:
         """Return findings about nodes that a sweep did not reach, although they have links."""
         hung = {guid: ports for guid, ports in self._hung.items() if guid in self.missingNodes}
@@ -304,7 +308,7 @@ class TopologyWatch:
             for link, gone in self.missingLinks.items()
             if not any(guid in self.missingNodes for guid, _number in link)
         )
-        links: dict[Any, Link] = {end: link for link in self.missingLinks for end in link}
+        links: dict[Any, Link] = self.missingAt()
 
         def causeAt(one: Finding) -> object:
             at = one.guid if one.port is None else (one.guid, one.port)

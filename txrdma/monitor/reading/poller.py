@@ -798,7 +798,7 @@ class FabricPoller:
         now = self._reactor.seconds()
         silent = [guid for guid in self._reader.silent() if guid in fabric.nodes]
         found = self._thresholds.findings(
-            *(fabric, now, self.topologyWatch.missingLinks, self.cables.serialOf),
+            *(fabric, now, self.topologyWatch.missingAt(), self.cables.serialOf),
             self.findingLog.rules.ignored,
         )
         found += [

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from txrdma.fabric.health import Cause
+from dataclasses import replace
+from typing import Any
+
+from txrdma.fabric.health import Cause, Finding
+from txrdma.fabric.rootcause import explained
 from txrdma.mad.agent import MADAgent
+from txrdma.monitor import whatif
 from txrdma.monitor.config import parseConfig
 from txrdma.monitor.diagnosis.findinglog import Action, Annotated, CauseChanged, Cleared, FindingEvent, Raised
 from txrdma.monitor.diagnosis.thresholds import ErrorThresholds
@@ -137,6 +142,29 @@ class WhatIfTests(FabricTestCase):
         self.pump(780.0)
         self.assertEqual([kind for kind, _where in self.sent], ["flapping", "link-gone"])
         self.assertEqual(self.evaluated(), self.sent)
+
+    def test_manyLinks(self) -> None:
+        """Each step of an evaluation compares flaps with all missing links at once."""
+        self.pump(600.0)
+        self.flap("left", 3, 30.0, number=3)
+        self.fabric.cut("left", 3)
+        self.pump(900.0)
+        (lost,) = (one for one in self.poller.findingLog.open.values() if one.finding.kind == "link-gone")
+        for number in range(10, 60):
+            finding = replace(lost.finding, port=number, cause=None)
+            entry = replace(lost, key=lost.key._replace(port=number), finding=finding)
+            self.poller.journal.findingChanged(Raised(entry), self.clock.seconds())
+        calls: list[int] = []
+
+        def counted(found: list[Finding], *rest: Any) -> list[Finding]:
+            calls.append(len(found))
+            return explained(found, *rest)
+
+        self.patch(whatif, "explained", counted)
+        self.pump(60.0)
+        self.assertEqual([kind for kind, _where in self.evaluated()], ["flapping", "link-gone"])
+        self.assertEqual(max(calls), 51)
+        self.assertLess(len(calls), (self.clock.seconds() - BEGIN) / 60)
 
     def test_errors(self) -> None:
         """Errors, and errors while a link is trained, are judged as the monitor has judged them."""
