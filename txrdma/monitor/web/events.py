@@ -52,6 +52,8 @@ _OCTETS_AT_A_TIME: Final = 1 << 18
 """Octets that are sent to readers between two pauses, beside C{_OVERHEAD} for the work of each."""
 
 _OVERHEAD: Final = 1 << 11
+_JOINED: Final = 1 << 14
+"""Maximum length of waiting events that are sent to a reader as one: a fault may have hundreds."""
 
 _RETRY: Final = b"retry: 3000\n\n"
 _ALIVE: Final = b": alive\n\n"
@@ -142,18 +144,24 @@ class EventHub:
         self._version = -1
         self._cooperator = Cooperator(scheduler=lambda work: reactor.callLater(0.0, work))
         self._work: CooperativeTask[Any] | None = None
-        self._unsent: deque[tuple[bytes, deque[Reader]]] = deque()
+        self._unsent: deque[tuple[bytes, deque[Reader], int]] = deque()  # with the readers added so far
+        self._added = 0
 
     def publish(self, kind: str, content: object) -> None:
         """Send an event to all readers, after earlier events; for too many of these readers reload all."""
         self._number += 1
         event = encoded(self._number, kind, content)
         self._last.append((self._number, event))
+        if len(self._unsent) > 1:  # the first one is being sent
+            last, readers, added = self._unsent[-1]
+            if added == self._added and len(last) + len(event) <= _JOINED:
+                self._unsent[-1] = last + event, readers, added
+                return
         isSending = bool(self._unsent)
         if len(self._unsent) >= _REPEATED:
             self._unsent.clear()
             event = self.resync()
-        self._unsent.append((event, deque(self.readers)))
+        self._unsent.append((event, deque(self.readers), self._added))
         if not isSending:
             sending = self._send()
             next(sending, None)
@@ -164,7 +172,7 @@ class EventHub:
         """Send queued events, with pauses: a round of a large fabric has megabytes."""
         sent = 0
         while self._unsent:
-            event, readers = self._unsent[0]  # others after a pause, if there were too many
+            event, readers, _added = self._unsent[0]  # others after a pause, if there were too many
             if not readers:
                 self._unsent.popleft()
             elif sent >= _OCTETS_AT_A_TIME:
@@ -263,6 +271,7 @@ class EventHub:
         reader = Reader(self, request)
         request.registerProducer(reader, True)
         self.readers[reader] = None
+        self._added += 1
         if not self._edges:
             self._compare(self._watch.context(), isRound=False)
         request.write(_RETRY)

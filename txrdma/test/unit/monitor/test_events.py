@@ -214,13 +214,26 @@ class EventTests(SiteTestCase):
         """Return the number of readers that have received a finding."""
         return sum("finding" in self.kinds(reader) for reader in readers)
 
+    def test_manyFindings(self) -> None:
+        """Findings of a fault that 200 readers cannot get at once are joined, and later readers get none."""
+        readers = [self.reader() for _ in range(200)]
+        for number in range(400):
+            self.site.hub.publish("finding", {"number": number})
+        later = self.reader()
+        self.site.hub.publish("round", {})
+        self.clock.pump([0.0] * 20)
+        for reader in readers:
+            events = reportedNow(reader)
+            self.assertEqual([one[2].get("number") for one in events], [*range(400), None])
+        self.assertEqual(self.kinds(later), ["round"])
+
     def test_burst(self) -> None:
         """Readers reload everything if too many events wait until a large one has been sent."""
         readers = [self.reader() for _ in range(3)]
         self.site.hub.publish("round", {"filling": "x" * (1 << 18)})
         for _ in range(300):
-            self.site.hub.publish("finding", {})
-        self.clock.pump([0.0] * 10)
+            self.site.hub.publish("finding", {"filling": "x" * (1 << 14)})
+        self.clock.pump([0.0] * 200)
         for reader, first in zip(readers, (["round"], [], []), strict=True):
             self.assertEqual(self.kinds(reader), [*first, "resync", *["finding"] * 44])
 
