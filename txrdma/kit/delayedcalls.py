@@ -97,8 +97,8 @@ class NextCalls:
 
         Not for use in delayed calls, which might postpone these calls again in each iteration.
         """
-        new = getattr(self._clock, "_newTimedCalls", None)  # since the reactor has last looked at its calls
-        if new is None or (new and new[-1] is not self._timer):
+        new = getattr(self._clock, "_newTimedCalls", ())  # until the reactor asks for its timeout
+        if not new or new[-1] is not self._timer:
             self._reset()
 
     def _reset(self) -> None:

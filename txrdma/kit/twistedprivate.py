@@ -67,7 +67,7 @@ NAMES: Final = (
     PrivateName(_REACTOR, "_newTimedCalls", ("txrdma.verbs.polling",), "The reactor has work: end a spin."),
     PrivateName(_REACTOR, "_newTimedCalls", ("txrdma.kit.delayedcalls", "txrdma.verbs.completions"),
         "Whether handlers have delayed calls, which must be made before they are called again.",
-        "They may be called again before their calls are made."),
+        "The reactor is asked for its timeout after each batch of completions."),
     PrivateName(_REACTOR, "_justStopped", ("txrdma.verbs.polling",), "The reactor stops: end a spin."),
     PrivateName(_SERVICE, "_raiseSynchronously", ("txrdma.tap.listening",),
         "twistd exits if the port is in use, as with strports.service.",

@@ -26,6 +26,7 @@ from typing import Final
 
 from zope.interface import implementer
 
+from twisted.internet.base import ReactorBase
 from twisted.internet.error import ConnectionDone, ConnectionLost
 from twisted.internet.interfaces import IReactorFDSet, IReactorTime, IReadDescriptor
 from twisted.logger import Logger
@@ -150,7 +151,11 @@ class CompletionReader:
         self._reactorSleep: Callable[[], float | None] = getattr(reactor, "timeout", _unknown)
         # Nor is there one for whether the reactor is stopping: sockets are read at most once after that.
         self._isEnding: Callable[[], bool] = partial(getattr, reactor, "_justStopped", False)
-        self._newCalls: Callable[[], Sized] = partial(getattr, reactor, "_newTimedCalls", ())
+        # New delayed calls are listed until the reactor asks for its timeout: those of asyncio and GLib do so
+        # in callLater.
+        self._newCalls: Callable[[], Sized] = lambda: (None,)
+        if getattr(type(reactor), "callLater", None) is ReactorBase.callLater:
+            self._newCalls = partial(getattr, reactor, "_newTimedCalls", (None,))
         self._failed = failed
         if self._polling is not None:
             for queue in self._queues:
@@ -291,12 +296,15 @@ class CompletionReader:
             self._hasFound = True
             if self._busyPoll.isWaiting:
                 self._busyPoll.found(began)
-            # As between two reads of a socket, calls that the handler has delayed by 0 seconds come first.
-            if (self._newCalls() and self._reactorSleep() == 0) or self._isEnding():
+            if self._hasDelayed() or self._isEnding():
                 return False
             if not self._isAlone:
                 return True
         return False
+
+    def _hasDelayed(self) -> bool:
+        """Return whether the handler has delayed calls by 0 seconds, which come first, as with sockets."""
+        return self._reactorSleep() == 0 if self._newCalls() else False
 
     def _continue(self) -> None:
         """Read again in the next reactor iteration."""

@@ -188,17 +188,19 @@ class NextCallsTests(SynchronousTestCase):
         self.assertEqual(self.made, ["delayed", "first", "second"])
 
     def test_postponesOnlyBehindNewCalls(self) -> None:
-        """Where the reactor shows its new calls, nothing is done if there are none, or ours is the last."""
+        """Nothing is done if ours is the last of the calls that the reactor has not seen yet."""
         self.calls.add(self.first)
         timer = self.clock.getDelayedCalls()[0]
-        for new in ([], [timer]):
+        self.clock._newTimedCalls = [timer]
+        self.clock.rightNow += 1
+        self.calls.postpone()
+        self.assertEqual(timer.getTime(), 0)
+        delayed = self.clock.callLater(0, self.made.append, "delayed")
+        for new in ([timer, delayed], []):
             self.clock._newTimedCalls = new
             self.clock.rightNow += 1
             self.calls.postpone()
-            self.assertEqual(timer.getTime(), 0)
-        self.clock._newTimedCalls.append(self.clock.callLater(0, self.made.append, "delayed"))
-        self.clock.rightNow += 1
-        self.calls.postpone()
+            self.assertEqual(timer.getTime(), self.clock.rightNow)
         self.clock.advance(0)
         self.assertEqual(self.made, ["delayed", "first"])
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from zope.interface import implementer
 from zope.interface.verify import verifyObject
 
-from twisted.internet.base import DelayedCall
+from twisted.internet.base import DelayedCall, ReactorBase
 from twisted.internet.error import ConnectionLost
 from twisted.internet.interfaces import IReadDescriptor
 from twisted.internet.testing import MemoryReactorClock
@@ -455,12 +456,116 @@ class SteppedReactor(MemoryReactorClock):
             call.called = 1
             call.func(*call.args, **call.kw)
 
-    @property
-    def _newTimedCalls(self) -> list[DelayedCall]:
-        return list(self.calls)
-
     def timeout(self) -> float | None:
         return min((call.getTime() - self.seconds() for call in self.getDelayedCalls()), default=None)
+
+
+class TwistedReactor(ReactorBase):
+    """The delayed calls of Twisted's own reactors, with a clock that advances at each look."""
+
+    now = 0.0
+
+    def __init__(self) -> None:
+        self.readers: dict[Any, None] = {}
+        super().__init__()
+
+    def installWaker(self) -> None: ...
+
+    def _initThreads(self) -> None: ...
+
+    def seconds(self) -> float:
+        self.now += 1e-6
+        return self.now
+
+    def addReader(self, reader: Any) -> None:
+        self.readers[reader] = None
+
+    def removeReader(self, reader: Any) -> None:
+        self.readers.pop(reader, None)
+
+    def turn(self) -> None:
+        """Run one iteration of the main loop."""
+        self.runUntilCurrent()
+        self.timeout()
+        for reader in tuple(self.readers):
+            if not reader._channel.isTaken:
+                reader.doRead()
+
+
+class EagerReactor(TwistedReactor):
+    """A reactor that asks for its next timeout at each delayed call, as those of asyncio and GLib do."""
+
+    def callLater(
+        self, delay: float, callable: Callable[..., Any], *arguments: Any, **more: Any
+    ) -> DelayedCall:
+        call = super().callLater(delay, callable, *arguments, **more)
+        self.timeout()
+        return call
+
+
+class DelayedCallsTests(SynchronousTestCase):
+    """Calls that handlers delay by 0 seconds run before these handlers are called again."""
+
+    makeReactor: Any = TwistedReactor
+
+    def setUp(self) -> None:
+        self.patch(completions, "_budget", SpinBudget())
+        self.reactor = self.makeReactor()
+        self.reported: list[str] = []
+
+    def add(self, queue: Queue, handle: Callable[[Sequence[Completion]], None]) -> Channel:
+        channel = Channel([queue])
+        CompletionReader(self.reactor, channel, [queue], handle).start()
+        return channel
+
+    def report(self, queue: Queue) -> Callable[[Sequence[Completion]], None]:
+        """Return a handler whose peer answers at once."""
+
+        def handle(batch: Sequence[Completion]) -> None:
+            self.reported.append("handled")
+            self.reactor.callLater(0, self.reported.append, "delayed")
+            queue.put(1)
+
+        return handle
+
+    def check(self) -> None:
+        for _ in range(8):
+            self.reactor.turn()
+        count = len(self.reported) // 2
+        self.assertGreater(count, 3)
+        self.assertEqual(self.reported[: 2 * count], ["handled", "delayed"] * count)
+
+    def test_immediateAnswer(self) -> None:
+        queue = Queue([])
+        channel = self.add(queue, self.report(queue))
+        self.reactor.turn()
+        queue.put(1)
+        channel.isTaken = False
+        self.check()
+
+    def test_severalReaders(self) -> None:
+        """Also if an earlier reader has scheduled the next reads already."""
+        busy, queue = Queue([]), Queue([])
+        channels = (self.add(busy, lambda batch: busy.put(1)), self.add(queue, self.report(queue)))
+        self.reactor.turn()
+        for each, channel in zip((busy, queue), channels, strict=True):
+            each.put(1)
+            channel.isTaken = False
+        self.check()
+
+    def test_armed(self) -> None:
+        """Also if completions are found when queues are armed, after the reactor has seen the calls."""
+        busy, queue = Queue([]), Queue([])
+        channel, other = self.add(busy, lambda batch: None), self.add(queue, self.report(queue))
+        self.reactor.turn()
+        for each in (busy, queue):
+            each.arm = partial(each.put, 1)  # type: ignore[method-assign]
+        channel.isTaken = other.isTaken = False
+        self.check()
+
+
+class EagerDelayedCallsTests(DelayedCallsTests):
+    makeReactor = EagerReactor
 
 
 class BusyPollingTests(SynchronousTestCase):
