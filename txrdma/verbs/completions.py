@@ -7,8 +7,9 @@ Theory of operation. C{Sources.poll} hands over completions; a reader decides wh
 reactor polls by itself (L{IReactorPolling}), the reader only registers. Otherwise it takes these steps:
 
   1. C{_read}, when the descriptor is readable: poll, and handle what there is.
-  2. C{_spin}: busy-poll for the next completion, in slices of time, if that is likely to be cheaper than to
-     sleep and be woken (L{BusyPoll}). Between slices the reactor runs others; the descriptor stays readable.
+  2. C{_maySleep}: busy-poll for the next completion, in slices of time, if that is likely to be cheaper than
+     to sleep and be woken (L{BusyPoll}). Between slices the reactor runs others; the descriptor stays
+     readable.
   3. C{_sleep}: arm the queues, and poll once more: only later completions make the descriptor readable.
   4. C{_readDelayed}, in the next reactor iteration, if the poll of step 3 has found something, or if other
      readers are active, so that an answer is likely to be there by then.
@@ -162,6 +163,7 @@ class CompletionReader:
                 sources.disarmBy(queue.disarm)  # the reactor polls anyway: peers need not ring
         self._nextCalls = nextCalls(reactor)
         self._isContinuing = False  # C{_readDelayed} is scheduled
+        self._isTaken = False  # the event of the read that has begun last
         self._isAttended = False  # in C{attend}
 
     def addSource(
@@ -246,14 +248,14 @@ class CompletionReader:
         While more is expected, events are not taken, so that the reactor returns to the descriptor after
         everything else.
         """
-        if not self._drain():
-            return
-        if self._pause:
-            self._pause -= 1
-        elif self._busyPolls and self._spin():
-            return
-        if self._sources.isRunning:
+        self._isTaken = False
+        if not self._drain() or not self._maySleep():
+            if self._isTaken:  # by another read, in a handler that has run the reactor
+                self._countPoller(False)
+                self._continue()
+        elif self._sources.isRunning:
             self._channel.takeEvents()
+            self._isTaken = True
             if (self._hasFound and not self._isAlone and self._expectsAnswer()) or not self._sleep():
                 self._continue()
                 self._nextCalls.postpone()  # until after calls that the handler has delayed by 0 seconds
@@ -266,6 +268,7 @@ class CompletionReader:
         """
         self._isContinuing = False
         if self._isEnding():
+            self._continue()
             return
         self._drain()
         if self._hasFound:
@@ -329,17 +332,20 @@ class CompletionReader:
         self._isExpecting = True
         return True
 
-    def _spin(self) -> bool:
-        """Busy-poll for a slice of time; return False when it is time to sleep."""
-        if not self._sources.isRunning or not any(queue.isLive for queue in self._queues):
-            return False
+    def _maySleep(self) -> bool:
+        """Busy-poll for a slice of time; return whether it is time to sleep."""
+        if self._pause:
+            self._pause -= 1
+            return True
+        if not (self._busyPolls and self._sources.isRunning and any(queue.isLive for queue in self._queues)):
+            return True
         busyPoll = self._busyPoll
         began = now = perf_counter()
         until = busyPoll.wait(now, self._isPeerPolling())
         if now >= until:
             self._pause = _BUSY_PAUSE if _budget.waitShare > CROWDED_SHARE else _PAUSE
             self._countPoller(False)
-            return False
+            return True
         if self._isArmed:
             self._disarm()
         # With several pollers, each polls once per reactor iteration.
@@ -364,11 +370,11 @@ class CompletionReader:
                 continue
             if now - began > _TURN_SECONDS or not self._sources.isRunning or self._isEnding():
                 break
-        # There is time left: continue in the next reactor iteration, without arming.
-        if now < until or not self._sources.isRunning or self._isEnding():
-            return True
+        # Continue in the next reactor iteration, without arming, if there is time left, or other work to do.
+        if now < until or not self._sources.isRunning or self._isEnding() or self._hasDelayed():
+            return False
         self._countPoller(False)
-        return False
+        return True
 
     def _countPoller(self, isPolling: bool) -> None:
         """Update the number of busy-polling readers in the budget."""

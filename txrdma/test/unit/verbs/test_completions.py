@@ -317,6 +317,18 @@ class SleepingTests(CompletionReaderTests):
             reactor.turn()
         self.assertEqual(sum(self.batches, []), list(range(5000)))
 
+    def test_readsAfterReactorStoppedInDelayedCall(self) -> None:
+        """A read that is due when the reactor is told to stop follows in the next iteration."""
+        reactor: Any = SteppedReactor()
+        CompletionReader(reactor, self.channel, [self.queue], self.handle).start()
+        reactor._justStopped = True
+        reactor.turn()
+        self.assertEqual(self.log, [])
+        reactor._justStopped = False  # the shutdown waits for a trigger
+        reactor.turn()
+        self.assertEqual(self.log, ["poll", "arm", "poll"])
+        self.assertEqual(reactor.getDelayedCalls(), [])
+
     def test_delayedFirst(self) -> None:
         """
         Calls that a handler has scheduled without a delay run before the next batch, as between two reads of
@@ -574,7 +586,9 @@ class BusyPollingTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.now = 1.0
         self.patch(completions, "perf_counter", lambda: self.now)
-        self.patch(completions, "_budget", SpinBudget())
+        self.waited = 0.0
+        self.patch(completions, "_budget", SpinBudget(lambda: self.waited))
+        self.handled: Callable[[], None] = lambda: None
         self.reactor: Any = SteppedReactor()
         self.log: list[str] = []
         self.queue = LiveQueue(self.log)
@@ -598,6 +612,7 @@ class BusyPollingTests(SynchronousTestCase):
 
     def handle(self, batch: Sequence[Completion]) -> None:
         self.found += [completion.identifier for completion in batch]
+        self.handled()
 
     def settle(self) -> int:
         """Run the reactor until it may sleep; return the number of iterations."""
@@ -686,6 +701,38 @@ class BusyPollingTests(SynchronousTestCase):
         self.assertEqual(self.log, ["poll"])
         call.cancel()
         self.assertGreater(self.settle(), 0)
+
+    def test_callDelayedWhilePollingIsMadeFirst(self) -> None:
+        """Also if the reader will not poll any longer."""
+
+        def handled() -> None:
+            if self.found == [1, 99]:  # others have had the processor; the peer answers before the sleep
+                self.now += 40e-3
+                self.waited += 30e-3
+                self.reactor.callLater(0, self.found.append, 100)
+                self.queue.arm = lambda *_: self.queue.put(2)  # type: ignore[method-assign]
+
+        self.handled = handled
+        self.queue.put(1)
+        self.queue.later = 5
+        self.wake()
+        self.reactor.advance(0)
+        self.assertEqual(self.found, [1, 99, 100])
+
+    def test_handlerThatRunsReactor(self) -> None:
+        """A reader whose event another read has taken meanwhile reads again without one."""
+
+        def handled() -> None:
+            if self.found == [1]:
+                self.wake()
+                self.settle()  # until the reader sleeps
+                self.log.clear()
+
+        self.handled = handled
+        self.queue.put(1)
+        self.wake()
+        self.settle()
+        self.assertEqual(self.log[-2:], ["arm", "poll"])
 
     def test_severalReadersPollOncePerIteration(self) -> None:
         other = self.make()
