@@ -35,7 +35,7 @@ from txrdma.kit.cancelling import cancellable
 from txrdma.kit.delayedcalls import Timer
 from txrdma.kit.logs import RateLimitedLogger
 from txrdma.kit.refusals import Refusal
-from txrdma.kit.shutdown import failingOnShutdown
+from txrdma.kit.shutdown import failingOnShutdown, IRefusesOnShutdown
 from txrdma.messages.interfaces import (
     IMessageClientEndpoint,
     IMessageProtocolFactory,
@@ -258,6 +258,7 @@ class _Client(StreamProtocol):
         transport.abortConnection()
 
 
+@implementer(IRefusesOnShutdown)
 class _Accepting(Factory):
     """
     The clients of a listener.

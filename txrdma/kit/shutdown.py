@@ -14,7 +14,8 @@ from weakref import WeakValueDictionary
 from zope.interface import Interface
 
 from twisted.internet.defer import Deferred, DeferredList
-from twisted.internet.interfaces import IDelayedCall, IReactorCore
+from twisted.internet.interfaces import IDelayedCall, IReactorCore, IReactorFDSet
+from twisted.internet.main import CONNECTION_LOST
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -86,8 +87,25 @@ class _Stop:
         event.during, event.after = map(list, lists)
         for triggers in lists:
             triggers.clear()
+        self._refuse(event)
         self._callListeners().addCallback(event._continueFiring)
         return None
+
+    def _refuse(self, event: Any) -> None:
+        """
+        Close the ports whose factories provide L{IRefusesOnShutdown}.
+
+        Over TCP, all ports and connections close at once. Here the reactor runs while connections close, and
+        its ports would accept clients. Their factories are stopped as usual, after the connections.
+        """
+        if not IReactorFDSet.providedBy(self._reactor):
+            return
+        readers: list[Any] = self._reactor.getReaders()
+        for port in readers:
+            if IRefusesOnShutdown.providedBy(getattr(port, "factory", None)):
+                self._reactor.removeReader(port)
+                port.socket.close()
+                event.during.append((port.connectionLost, (Failure(CONNECTION_LOST),), {}))
 
     def _callListeners(self) -> Deferred[Any]:
         """Call all listeners; return a Deferred that fires when those have stopped that are waited for."""
@@ -158,6 +176,10 @@ def failingOnShutdown(reactor: Any, connecting: Deferred[_ProtocolT]) -> Deferre
 
     addShutdownListener(reactor, stop)
     return connecting.addBoth(ended)
+
+
+class IRefusesOnShutdown(Interface):
+    """The factory of a TCP port that closes before its connections when the reactor stops."""
 
 
 class IClosesOnShutdown(Interface):

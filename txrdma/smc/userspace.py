@@ -25,6 +25,7 @@ from twisted.python.failure import Failure
 
 from txrdma.error import RDMAError
 from txrdma.kit.delayedcalls import cancelCall
+from txrdma.kit.shutdown import IRefusesOnShutdown
 from txrdma.smc.common.reactoruse import ReactorUse, reactorUse
 from txrdma.smc.common.realports import realPorts
 from txrdma.smc.connecting import connect
@@ -46,6 +47,7 @@ from txrdma.smc.wire.clc import Diagnosis
 from txrdma.smc.wrapping import AcceptingFactory, Build
 
 
+@implementer(IRefusesOnShutdown)
 class _ServerFactory(AcceptingFactory):
     """Determines for each accepted TCP connection whether the client supports SMC."""
 

@@ -49,6 +49,7 @@ from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError, ResourceE
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID
 from txrdma.kit.logs import RateLimitedLogger
+from txrdma.kit.shutdown import addShutdownListener, removeShutdownListener
 from txrdma.kit.values import replace
 from txrdma.mad.layouts.values import PathMTU
 from txrdma.messages.interfaces import IMessageProtocolFactory
@@ -243,6 +244,8 @@ class ServiceListening:
         """
         self.serviceID, self._end = firstFree(self._serviceIDs, self._listen)
         self._release = self._adapter.hold()
+        # Else it would accept clients while connections are closed.
+        addShutdownListener(self._adapter.reactor, self.suspend)
 
     def _listen(self, serviceID: int) -> Callable[[], None]:
         return self._adapter.manager.listen(
@@ -260,7 +263,8 @@ class ServiceListening:
         return succeed(None)
 
     def suspend(self) -> None:
-        """Stop listening until L{resume} is called, and release the adapter."""
+        """Stop listening until L{resume} is called, and release the adapter. Idempotent."""
+        removeShutdownListener(self._adapter.reactor, self.suspend)
         self._end()
         self._release()
 

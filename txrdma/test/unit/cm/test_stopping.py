@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 from unittest.mock import Mock
 
-from zope.interface import alsoProvides, implementer
+from zope.interface import alsoProvides, implementer, noLongerProvides
 
 from twisted.internet.defer import Deferred
-from twisted.internet.error import ConnectError
+from twisted.internet.error import ConnectError, ConnectionRefusedError
 from twisted.internet.interfaces import IReactorCore
 from twisted.internet.protocol import Factory
 from twisted.trial.unittest import SynchronousTestCase
 
+from txrdma.cm.connections import adapter as adapters
 from txrdma.cm.connections.datagrams import DatagramClientEndpoint
-from txrdma.cm.rsocket.endpoints import RSocketClientEndpoint
-from txrdma.error import DeviceUnavailable
-from txrdma.kit.shutdown import IClosesOnShutdown, LEAVING_SECONDS, Stopping
+from txrdma.cm.rsocket.endpoints import RSocketClientEndpoint, RSocketServerEndpoint
+from txrdma.error import DeviceUnavailable, Refused
+from txrdma.kit.shutdown import addShutdownListener, IClosesOnShutdown, LEAVING_SECONDS, Stopping
 from txrdma.messages.protocol import MessageFactory
 from txrdma.sim.network import Faults
 from txrdma.test.support.cm.messaging import MessagingCase
@@ -115,6 +117,43 @@ class StoppingTests(SynchronousTestCase):
             pass
 
         self.make(Stream()).ended()
+        self.assertEqual(self.clock.triggers, [])
+
+
+class ListeningTests(MessagingCase):
+    """Listeners on a reactor that waits for connections."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        alsoProvides(self.clock, IReactorCore)  # the part of it that is used
+
+    def checkRefused(self, connect: Callable[[], Deferred[Any]], refusal: type[Exception]) -> None:
+        """Check that a client is refused while the reactor of the server waits for a connection."""
+        (adapter,) = [each for key, each in adapters._adapters.items() if key[0] is self.clock]
+        release = adapter.hold()  # as the connection does
+        waiting: Deferred[None] = Deferred()
+        addShutdownListener(self.clock, lambda: waiting)
+        stopped = self.clock.stop()
+        noLongerProvides(self.clock, IReactorCore)  # from now on it is the client's
+        self.failure(connect(), refusal)
+        self.assertNoResult(stopped)
+        waiting.callback(None)
+        release()
+        self.assertNothingLeft()
+
+    def test_streams(self) -> None:
+        """As over TCP, a stopping server refuses clients, although it waits until others have read."""
+        factory = Factory.forProtocol(Recorder)
+        self.listenAt(factory, RSocketServerEndpoint)
+        self.checkRefused(lambda: self.connectTo(factory, RSocketClientEndpoint), ConnectionRefusedError)
+
+    def test_messages(self) -> None:
+        self.listenAt()
+        self.checkRefused(self.connectTo, Refused)
+
+    def test_stoppedListenerLeavesNoTrigger(self) -> None:
+        self.listenAt()
+        self.assertNothingLeft()
         self.assertEqual(self.clock.triggers, [])
 
 
