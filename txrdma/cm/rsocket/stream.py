@@ -265,6 +265,12 @@ class RSocketEnd(StreamConnection[RSocket, RDMATransport]):
             self._report(core)
 
     def _leave(self) -> None:
+        """
+        Send a DREQ, as the other end usually does at the same time.
+
+        Neither can wait for that of the other: a program of librdmacm sends its DREQ when it destroys the
+        rsocket, which may be long after it has received the close, or has shut the rsocket down.
+        """
         if self._core is not None and self._transport is not None:
             self._transport.loseConnection(_HAS_ALL if self._core.isOver else b"")
 
