@@ -431,9 +431,8 @@ class ConnectionManager:
         try:
             self._agentFor(path).send(datagram, path)
         except RDMAError as error:  # as if it had been lost: it is retransmitted
-            _log.warn(
-                "{manager} cannot send a message, which counts as lost: {error}", manager=self, error=error
-            )
+            text = "{manager} cannot send a message, which counts as lost: {error}"
+            _log.warn(text, manager=self, error=str(error))
 
     def _agentFor(self, path: IBPath) -> MADAgent:
         """Return the agent of the port of a path's source GID."""

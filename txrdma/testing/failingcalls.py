@@ -28,6 +28,7 @@ from twisted.internet import reactor as theReactor
 from twisted.internet.endpoints import clientFromString, serverFromString
 from twisted.internet.protocol import Factory
 from twisted.internet.task import deferLater
+from twisted.logger import globalLogPublisher, LimitedHistoryLogObserver
 
 from txrdma.error import ResourceExhausted
 from txrdma.interfaces import IProtectionDomain, IQueuePair, IVerbsDevice
@@ -44,6 +45,7 @@ reactor: Any = theReactor
 
 _SECONDS: Final = 20.0
 _HELLO: Final = b"hello" * 100
+_LOGGED: Final = 200  # as twisted.logger.LogBeginner
 
 _NEVER_FAIL: Final = {"close", "query", "subscribe"}
 """Verbs that cannot fail: they allocate nothing, and require no answer of another host."""
@@ -337,8 +339,16 @@ class FailingCallContract(EndpointCase):
     slowBecause = "each call fails in a connection of its own on the real reactor"
 
     def setUp(self: Any) -> None:
-        """Shorten the time for which a closed SMC-R connection waits for a peer that has lost its link."""
+        """
+        Shorten the time for which a closed SMC-R connection waits for a peer that has lost its link.
+
+        The latest log events are stored, as Twisted does until a program begins to log: they must not
+        reference memory, such as by an exception whose traceback has the frames of all callers.
+        """
         super().setUp()
+        observer = LimitedHistoryLogObserver(_LOGGED)
+        globalLogPublisher.addObserver(observer)
+        self.addCleanup(globalLogPublisher.removeObserver, observer)
         self.patch(linkGroup, "LINGER_TIMEOUT", 0.5)
 
     async def check(self: Any, calls: FailingCalls) -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from gc import collect
 from typing import Any
 from unittest.mock import Mock, patch
+from weakref import ref
 
 from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectionDone, ConnectionLost
+from twisted.logger import formatEvent, globalLogPublisher
 from twisted.python.failure import Failure
 
 from txrdma.cm.connection import CMConnection
@@ -23,6 +26,7 @@ from txrdma.cm.layouts.messages import RejectReason, REP, REQ, SIDRREP, SIDRStat
 from txrdma.cm.terms import Terms
 from txrdma.error import InvalidRequest, RDMAError, Refused, ResourceExhausted
 from txrdma.iba.types import QPN
+from txrdma.mad.agent import MADAgent
 from txrdma.messages.protocol import MessageFactory
 from txrdma.soft.core.queuepair import SoftQueuePair
 from txrdma.soft.device import SoftDevice, SoftProtectionDomain
@@ -68,6 +72,40 @@ class PrivateDataTests(MessagingCase):
         self.wait(lambda: asked.called, 1.0)
         error = self.failureResultOf(asked, Rejected).value
         self.assertEqual(error.status, RejectReason.NO_RESOURCES)
+        self.assertNothingLeft()
+
+
+class StoredEventTests(MessagingCase):
+    """
+    Stored log events do not keep the objects of a connection.
+
+    Twisted stores the latest 200 events of a program that has not begun to log, and the traceback of an
+    exception has the frames of all callers, with the memory that they use.
+    """
+
+    def test_lostMessage(self) -> None:
+        client, _server = self.connected()
+        real = MADAgent.send
+        failures: list[ref[ResourceExhausted]] = []
+
+        def send(agent: MADAgent, *arguments: Any, **keys: Any) -> Any:
+            if failures:
+                return real(agent, *arguments, **keys)
+            error = ResourceExhausted("the send queue is full")
+            failures.append(ref(error))
+            raise error
+
+        events: list[Any] = []
+        observer: Any = events.append
+        globalLogPublisher.addObserver(observer)
+        self.addCleanup(globalLogPublisher.removeObserver, observer)
+        self.patch(MADAgent, "send", send)
+        client.transport.loseConnection()
+        self.wait(lambda: client.lost)
+        texts = "".join(map(formatEvent, events))
+        self.assertIn("the send queue is full", texts)
+        collect()
+        self.assertIsNone(failures[0]())
         self.assertNothingLeft()
 
 
