@@ -299,7 +299,7 @@ class ServiceListening:
                     (self.serviceID, type(error)),
                     "{listener} rejects a connection: {error}",
                     listener=self,
-                    error=error,
+                    error=str(error),
                 )
             reject(connection, error)
         finally:

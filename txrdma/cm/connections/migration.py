@@ -80,7 +80,7 @@ class PathMigration:
         try:
             self.load(pair, path)
         except RDMAError as error:
-            _log.info("{pair} cannot migrate to {path}: {error}", pair=pair, path=path, error=error)
+            _log.info("{pair} cannot migrate to {path}: {error}", pair=pair, path=path, error=str(error))
             return False
         return True
 
@@ -113,7 +113,7 @@ class PathMigration:
             self.proceed(pair)
             self._refusal = None
         except RDMAError as error:
-            _log.warn("{pair} cannot migrate to its alternate path: {error}", pair=pair, error=error)
+            _log.warn("{pair} cannot migrate to its alternate path: {error}", pair=pair, error=str(error))
             self._isProbing = bool(self._arming)  # of an earlier path
             self._refusal = error
 
