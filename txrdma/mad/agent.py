@@ -410,7 +410,7 @@ class MADAgent(RPCs):
         if seconds:
             self._core.unsent(datagram, error)
         else:
-            _log.debug("cannot send a datagram to {path}: {error}", path=path, error=error)
+            _log.debug("cannot send a datagram to {path}: {error}", path=path, error=str(error))
 
     def _handleEvent(self, event: Event) -> None:
         if isinstance(event, Call):

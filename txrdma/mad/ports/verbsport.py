@@ -453,7 +453,7 @@ class VerbsPort(DescriptorPort):
         except RDMAError as error:
             if not self._posted:
                 raise
-            _log.warn("{port}: {count} receives: {error}", port=self.name, count=len(slots), error=error)
+            _log.warn("{port}: {count} receives: {error}", port=self.name, count=len(slots), error=str(error))
         else:
             self._refused = []
 
