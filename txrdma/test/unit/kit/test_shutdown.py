@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 import gc
-from socket import create_connection
 from typing import Any
 from weakref import ref
 
-from zope.interface import implementer
-
 from twisted.internet.base import ReactorBase
 from twisted.internet.defer import CancelledError, Deferred
-from twisted.internet.protocol import Factory
-from twisted.internet.selectreactor import SelectReactor
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import DeviceUnavailable
 from txrdma.kit import shutdown
-from txrdma.kit.shutdown import (
-    addShutdownListener,
-    failingOnShutdown,
-    IRefusesOnShutdown,
-    removeShutdownListener,
-)
+from txrdma.kit.shutdown import addShutdownListener, failingOnShutdown, removeShutdownListener
 
 
 class IdleReactor(ReactorBase):
@@ -91,31 +81,6 @@ class ShutdownListenerTests(SynchronousTestCase):
         self.reactor.addSystemEventTrigger("after", "shutdown", self.calls.append, "added")
         self.left.callback(None)
         self.assertEqual(self.calls, ["leave", "stopped", "added"])
-
-    def test_portsRefuseWhileConnectionsClose(self) -> None:
-        """Ports that ask for it close before connections, and their factories are stopped after these."""
-
-        @implementer(IRefusesOnShutdown)
-        class Refusing(Factory):
-            noisy = False
-
-            def stopFactory(factory) -> None:
-                self.calls.append("stopFactory")
-
-        reactor = SelectReactor()
-        self.addCleanup(reactor.removeAll)
-        self.served.callback(None)
-        addShutdownListener(reactor, self.leave)
-        refusing: Any = reactor.listenTCP(0, Refusing(), interface="127.0.0.1")
-        other: Any = reactor.listenTCP(0, Factory(), interface="127.0.0.1")
-        addresses = [(each.getHost().host, each.getHost().port) for each in (refusing, other)]
-        reactor.fireSystemEvent("shutdown")
-        self.assertRaises(ConnectionRefusedError, create_connection, addresses[0])
-        create_connection(addresses[1]).close()
-        self.assertEqual(self.calls, ["leave"])
-        self.left.callback(None)
-        self.assertEqual(self.calls, ["leave", "stopFactory"])
-        self.assertTrue(refusing.disconnected and other.disconnected)
 
     def test_unusedReactorHasNoTrigger(self) -> None:
         removeShutdownListener(self.reactor, self.leave)
