@@ -19,7 +19,7 @@ class BTLTests(FailingCallContract, TestCase):
 class RSocketTests(FailingCallContract, TestCase):
     """C{rsocket:} through shared memory: some calls. The soak tests have each call fail."""
 
-    STEP = 5
+    STEP = 11
     LISTEN, CONNECT = r"rsocket:0:device=soft\:{there}", r"rsocket:{there}:{port}:device=soft\:{here}"
 
 

@@ -502,9 +502,15 @@ class BrowserTests(SynchronousTestCase):
         files = [str(self.folder / f"replay-{name}-{os.getpid()}.snapshot") for name in ("before", "after")]
         config = self.folder / f"replay-{os.getpid()}.toml"
         config.write_text(REPLAY)
-        for file, device in zip(files, ("sim:fattree:8", "sim:fattree:8:dead=h00003"), strict=True):
-            command = [sys.executable, "-m", "txrdma", "snapshot", "--device", device, file]
-            subprocess.run(command, capture_output=True, timeout=PATIENCE_SECONDS)
+        devices = ("sim:fattree:8", "sim:fattree:8:dead=h00003")
+        snapshot = [sys.executable, "-m", "txrdma", "snapshot", "--device"]
+        quiet = subprocess.DEVNULL
+        commands = [
+            subprocess.Popen([*snapshot, device, file], stdout=quiet, stderr=quiet)
+            for device, file in zip(devices, files, strict=True)
+        ]
+        for each in commands:
+            each.wait(PATIENCE_SECONDS)
         replays = ["--speed", "10", *(word for file in files for word in ("--replay", file))]
         command = [
             sys.executable,
