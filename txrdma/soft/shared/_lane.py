@@ -337,10 +337,11 @@ class Lane:
                     incoming.pollSends()
                 elif armed and incoming.isUnannounced:  # this process is about to sleep
                     incoming.isUnannounced = False
-                    _acquire()
+                    _acquire()  # as barrier()
                     _release()
                     if not _ORDERED:
-                        barrier()
+                        _acquire()
+                        _release()
                     if words[WAKE] & WAKES_SENDER:
                         self._wakeups.consumed()
             return ()
