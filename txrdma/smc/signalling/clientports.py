@@ -50,8 +50,8 @@ def bindSomewhere(sock: socket.socket, host: str, avoid: int, isUnused: bool = F
     address: tuple[Any, ...] = (host, 0)
     if ":" in host:  # resolves the interface of a link-local address
         address = socket.getaddrinfo(host, 0, sock.family, socket.SOCK_STREAM)[0][4]
-    with suppress(OSError):  # all ports have connections
-        if isUnused:
+    if isUnused:
+        with suppress(OSError):  # all ports have connections
             sock.bind(address)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             return int(sock.getsockname()[1])
