@@ -24,7 +24,7 @@ OF_LINK: Final = (
 """Kinds of findings that one bad link has at both of its ends, the most informative first."""
 
 OF_ENDS: Final = frozenset((*OF_LINK, "link-gone"))
-"""Kinds of findings about a link, at either of its ends."""
+"""Kinds of findings about a link, each reported at one of its two ports."""
 
 _CAUSES: Final[Mapping[str, tuple[str, ...]]] = {
     # of the same link, at either end

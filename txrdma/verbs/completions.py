@@ -333,7 +333,7 @@ class CompletionReader:
         return True
 
     def _maySleep(self) -> bool:
-        """Busy-poll for a slice of time; return whether it is time to sleep."""
+        """Busy-poll for a slice of time, if that is likely to pay; return whether to sleep now."""
         if self._pause:
             self._pause -= 1
             return True

@@ -18,7 +18,7 @@ from txrdma.mad.layouts.values import PathMTU, Rate
 REQ_PRIVATE_BYTES: Final = 92
 REP_PRIVATE_BYTES: Final = 196
 DREQ_PRIVATE_BYTES: Final = 220
-"""Bytes of private data in a REQ, a REP and a DREQ."""
+"""Largest number of bytes of private data that a REQ, a REP or a DREQ carries (IBA vol. 1, 12.6)."""
 
 
 def checkPrivateData(octets: bytes, maximum: int, what: str = "private data") -> None:

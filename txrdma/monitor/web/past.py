@@ -307,7 +307,7 @@ def _changeOf(was: bool, isThere: bool) -> str | None:
 
 
 class _Drawing:
-    """Drawing of a past topology, in which differences from an earlier one are marked."""
+    """Drawing of a fabric as it was at a time, with marks on what has changed since an earlier time."""
 
     def __init__(
         self, context: PageContext, before: FabricState, after: FabricState, links: Mapping[Link, Any]
