@@ -46,6 +46,7 @@ from twisted.internet.defer import DeferredList
 from twisted.internet.endpoints import clientFromString
 from twisted.internet.protocol import Factory, Protocol
 from twisted.python import log as logging
+from txrdma.smc.common.reactoruse import reactorUse
 from txrdma.smc.group import link
 
 logging.startLogging(open(log, "w"), setStdout=False)
@@ -80,18 +81,25 @@ async def main(reactor):
             each.transport.write(b"y" * 500_000)
     if moment != "connecting":
         made[0].transport.write(b"!")
-    until = reactor.seconds() + 20
-    while len(lost) < len(made) and reactor.seconds() < until:
-        await task.deferLater(reactor, 0.02)
-    await task.deferLater(reactor, 0.6)
     internal = reactor._internalReaders
-    left = [each for each in (*reactor.getReaders(), *reactor.getDelayedCalls()) if each not in internal]
+
+    def remaining():
+        alive = [repr(each) for each in links if not each.isOver or each.scheduler.isBusy]
+        calls = reactor.getDelayedCalls()
+        return alive, [repr(each) for each in (*reactor.getReaders(), *calls) if each not in internal]
+
+    until = reactor.seconds() + 20
+    while (len(lost) < len(made) or any(remaining())) and reactor.seconds() < until:
+        await task.deferLater(reactor, 0.02)
+        if len(lost) == len(made):
+            reactorUse(reactor).hold().release()  # as the next connection: it resumes link groups
+    alive, left = remaining()
     print(json.dumps({
         "made": len(made),
         "failed": sum(not well for well, _ in results),
         "lost": len(lost),
-        "alive": [repr(each) for each in links if not each.isOver or each.scheduler.isBusy],
-        "left": [repr(each) for each in left],
+        "alive": alive,
+        "left": left,
     }))
 
 task.react(main)
