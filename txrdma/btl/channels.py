@@ -42,7 +42,7 @@ from txrdma.iba.verbs import (
 )
 from txrdma.interfaces import IAddressHandle, IDirectDatagrams, IProtectionDomain, IVerbsDevice
 from txrdma.kit.delayedcalls import cancelCall
-from txrdma.kit.logs import RateLimitedLogger
+from txrdma.kit.logs import errorText, RateLimitedLogger
 from txrdma.verbs.completions import CompletionReader, ReaderReactor
 
 _rateLimited = RateLimitedLogger(Logger())
@@ -285,7 +285,7 @@ class Channel:
             str(self.qpn),
             "the device refuses requests of channel {number}: {error}",
             number=self.number,
-            error=error,
+            error=errorText(error),
         )
 
     def poll(self) -> None:

@@ -33,7 +33,7 @@ from txrdma.btl.transport import BTLMessageTransport
 from txrdma.error import InvalidRequest, MalformedDevice, RDMAError, Refused, ResourceExhausted
 from txrdma.kit.cancelling import cancellable
 from txrdma.kit.delayedcalls import Timer
-from txrdma.kit.logs import RateLimitedLogger
+from txrdma.kit.logs import errorText, RateLimitedLogger
 from txrdma.kit.refusals import Refusal
 from txrdma.kit.shutdown import failingOnShutdown, IRefusesOnShutdown
 from txrdma.messages.interfaces import (
@@ -338,7 +338,10 @@ class _Accepting(Factory):
                     _log.failure("A connection from {peer} failed", result, peer=peer)
                 else:
                     _rateLimited.warn(
-                        host, "Rejecting a connection from {peer}: {error}", peer=peer, error=result.value
+                        host,
+                        "Rejecting a connection from {peer}: {error}",
+                        peer=peer,
+                        error=errorText(result.value),
                     )
 
         opening.answer.addBoth(ended)

@@ -31,7 +31,7 @@ from txrdma.iba.verbs import AddressVector, Buffer, usualGID
 from txrdma.interfaces import IAddressHandle, IVerbsDevice
 from txrdma.kit.delayedcalls import cancelCall, isPending
 from txrdma.kit.forwardclock import sharedForwardClock
-from txrdma.kit.logs import lacksDescriptors
+from txrdma.kit.logs import errorText, lacksDescriptors
 from txrdma.kit.values import frozen
 from txrdma.verbs.devices import DeviceSpec, sharedDevice
 from txrdma.verbs.pinning import shareOf
@@ -214,7 +214,7 @@ class ChannelPort:
                 _log.warn(
                     "{device}: {error}; channel {number} is opened with {receives} receives. Raise ulimit -l",
                     device=self.device.name,
-                    error=error,
+                    error=errorText(error),
                     number=number,
                     receives=depths[1],
                 )

@@ -46,6 +46,7 @@ from txrdma.iba.verbs import (
 )
 from txrdma.interfaces import IDirectLane, IMemoryRegion, IQueuePair
 from txrdma.kit.delayedcalls import cancelCall, Timer
+from txrdma.kit.logs import errorText
 from txrdma.kit.wire import Buffer
 from txrdma.verbs.completions import CompletionReader
 from txrdma.verbs.pinning import shareOf
@@ -272,7 +273,7 @@ class RemoteReceiveBuffers:
                 _log.debug(
                     "{connection}: long messages use datagrams, without memory to write from: {error}",
                     connection=self,
-                    error=error,
+                    error=errorText(error),
                 )
             self._stopWaiting()
 
@@ -390,7 +391,7 @@ class RemoteReceiveBuffers:
         buffer.isPaused = False
 
     def _readerFailed(self, failure: Failure) -> None:
-        self._failed(failure.getErrorMessage())
+        self._failed(errorText(failure.value))
 
     def _failed(self, reason: str) -> None:
         """Use datagrams only from now on, and notify the peer, which cannot write either."""
@@ -414,7 +415,9 @@ class RemoteReceiveBuffers:
     def _refuse(self, error: RDMAError) -> None:
         """Use datagrams only, and notify the peer that there is no receive buffer."""
         _log.debug(
-            "long messages with {peer} use datagrams: {error}", peer=self._remoteChannel.gid.ip, error=error
+            "long messages with {peer} use datagrams: {error}",
+            peer=self._remoteChannel.gid.ip,
+            error=errorText(error),
         )
         self.close()
         self._sendFrame(FrameKind.RECEIVE_BUFFER, ReceiveBufferFrame().encode())

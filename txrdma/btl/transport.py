@@ -41,7 +41,7 @@ from txrdma.btl.outbox import Outbox
 from txrdma.btl.requests import ANSWER, Answerer, answering, CALL, Caller, CANCEL, Function
 from txrdma.error import InvalidRequest, PeerViolation
 from txrdma.iba.verbs import Buffer
-from txrdma.kit.logs import RateLimitedLogger
+from txrdma.kit.logs import errorText, RateLimitedLogger
 from txrdma.messages.interfaces import IMessageProtocol, IMessageTransport, IRemoteMemory
 from txrdma.messages.memory import checkImmediate, octets, SharedMemory
 from txrdma.messages.transport import MessageTransport
@@ -621,7 +621,9 @@ class BTLMessageTransport(MessageTransport):
 
     def _violated(self, error: Exception) -> None:
         _log.warn(
-            "{transport}: the peer violated the protocol, closing: {error}", transport=self, error=error
+            "{transport}: the peer violated the protocol, closing: {error}",
+            transport=self,
+            error=errorText(error),
         )
         self.abortConnection()
 

@@ -44,6 +44,7 @@ from txrdma.iba.types import GUID
 from txrdma.interfaces import IMADHandler
 from txrdma.kit.delayedcalls import Timer
 from txrdma.kit.forwardclock import sharedForwardClock
+from txrdma.kit.logs import errorText
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.core.frames import frame
 from txrdma.mad.layouts.attributes import Attribute, ManagementClass, Method
@@ -432,7 +433,7 @@ class ConnectionManager:
             self._agentFor(path).send(datagram, path)
         except RDMAError as error:  # as if it had been lost: it is retransmitted
             text = "{manager} cannot send a message, which counts as lost: {error}"
-            _log.warn(text, manager=self, error=str(error))
+            _log.warn(text, manager=self, error=errorText(error))
 
     def _agentFor(self, path: IBPath) -> MADAgent:
         """Return the agent of the port of a path's source GID."""

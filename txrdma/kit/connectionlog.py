@@ -19,6 +19,8 @@ from twisted.internet.interfaces import IAddress
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from txrdma.kit.logs import errorText
+
 NAMESPACE: Final = "txrdma.connection"
 """C{log_namespace} of the events."""
 
@@ -90,7 +92,7 @@ class ConnectionLog:
                 text += "; not SMC-R, because {fallbackReason}"
             if suppressed:
                 text += " ({suppressed} other connections were not logged)"
-            ending, message = endingOf(reason), reason.getErrorMessage()
+            ending, message = endingOf(reason), errorText(reason.value)
             self._log.info(text, **fields, ending=ending, reason=message, suppressed=suppressed)
 
 

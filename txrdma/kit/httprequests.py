@@ -24,6 +24,7 @@ from twisted.web.http_headers import Headers
 from twisted.web.iweb import IAgent, IBodyProducer
 
 from txrdma.error import DeviceUnavailable
+from txrdma.kit.logs import errorText
 
 SUCCESSES: Final = range(200, 300)
 """Status codes of requests that have succeeded."""
@@ -115,8 +116,7 @@ async def _translated(fetching: Deferred[HTTPAnswer]) -> HTTPAnswer:
         causes = getattr(error, "reasons", None) or [Failure(error)]  # what a response's failure wraps
         if causes[-1].check(CancelledError):
             raise CancelledError from error
-        why = causes[-1].getErrorMessage() or causes[-1].type.__name__
-        raise DeviceUnavailable(why) from error
+        raise DeviceUnavailable(errorText(causes[-1].value)) from error
 
 
 async def _fetch(agent: IAgent, url: str, headers: Headers, most: int, body: bytes | None) -> HTTPAnswer:

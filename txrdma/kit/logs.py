@@ -9,6 +9,7 @@ from collections.abc import Callable, Hashable
 from typing import Any, Final
 
 from twisted.logger import Logger, LogLevel
+from twisted.python.reflect import safe_str
 
 MINUTE: Final = 60.0
 
@@ -36,10 +37,21 @@ def lacksMappings(error: OSError | ValueError) -> bool:
     return lacksDescriptors(error) or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
 
 
+def errorText(error: BaseException | None) -> str:
+    """
+    Return the text of an exception, or its type if it has none.
+
+    Log events have texts instead of exceptions, except those of C{Logger.failure}, whose purpose is the
+    traceback: Twisted and observers store events, and with a traceback the buffers, devices and descriptors
+    of its frames.
+    """
+    return safe_str(error) or type(error).__name__
+
+
 def advised(error: Exception) -> str:
     """Return the text of an error, with advice if the process or the system has no descriptors left."""
     advice = _ADVICE.get(error.errno or 0) if isinstance(error, OSError) else None
-    return f"{error}: {advice}" if advice else str(error)
+    return f"{errorText(error)}: {advice}" if advice else errorText(error)
 
 
 def signalName(number: int) -> str:

@@ -41,7 +41,7 @@ from twisted.python.failure import Failure
 
 from txrdma.error import Refused
 from txrdma.kit.delayedcalls import Timer
-from txrdma.kit.logs import RateLimitedLogger
+from txrdma.kit.logs import errorText, RateLimitedLogger
 
 _rateLimited = RateLimitedLogger(Logger())
 
@@ -310,5 +310,5 @@ class _ServerFactory(Factory):
                 str(getattr(address, "host", address)),
                 "Closing a connection from {peer}, which has not proved its rank: {error}",
                 peer=address,
-                error=result.value,
+                error=errorText(result.value),
             )

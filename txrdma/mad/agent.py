@@ -26,7 +26,7 @@ from txrdma.iba.path import IBPath
 from txrdma.interfaces import IMADAgent, IMADPort, IMADReceiver
 from txrdma.kit.delayedcalls import cancelCall
 from txrdma.kit.forwardclock import sharedForwardClock
-from txrdma.kit.logs import RateLimitedLogger
+from txrdma.kit.logs import errorText, RateLimitedLogger
 from txrdma.mad.core.calls import Calls, Dropped, Event, Requested
 from txrdma.mad.core.frames import Keys, NO_KEYS
 from txrdma.mad.core.timeouts import RETRIES
@@ -410,7 +410,7 @@ class MADAgent(RPCs):
         if seconds:
             self._core.unsent(datagram, error)
         else:
-            _log.debug("cannot send a datagram to {path}: {error}", path=path, error=str(error))
+            _log.debug("cannot send a datagram to {path}: {error}", path=path, error=errorText(error))
 
     def _handleEvent(self, event: Event) -> None:
         if isinstance(event, Call):

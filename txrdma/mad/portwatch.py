@@ -14,6 +14,7 @@ from txrdma.iba.path import MADEndPort
 from txrdma.interfaces import IMADPort
 from txrdma.kit.delayedcalls import Timer
 from txrdma.kit.listeners import Listeners
+from txrdma.kit.logs import errorText
 
 _log = Logger()
 
@@ -110,7 +111,7 @@ class PortWatch:
         try:
             found = port.refresh()
         except RDMAError as error:
-            _log.debug("{port}: cannot query its attributes: {error}", port=port.name, error=error)
+            _log.debug("{port}: cannot query its attributes: {error}", port=port.name, error=errorText(error))
             return
         if found != self._known:
             self.notify(PortChanged(found))
@@ -140,7 +141,7 @@ class PortReopener:
         try:
             port = self._reopen()
         except RDMAError as error:
-            _log.debug("the port cannot be opened yet: {error}", error=error)
+            _log.debug("the port cannot be opened yet: {error}", error=errorText(error))
         except Exception:
             if not self._isLogged:
                 self._isLogged = True

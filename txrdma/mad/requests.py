@@ -13,6 +13,7 @@ from twisted.logger import Logger
 from txrdma.error import RDMAError
 from txrdma.iba.path import IBPath
 from txrdma.interfaces import IMADPort
+from txrdma.kit.logs import errorText
 
 _log = Logger()
 
@@ -125,5 +126,7 @@ class Registrations:
                 registration.begin(port)
             except RDMAError as error:
                 _log.warn(
-                    "{port} was reopened, but receives no requests: {error}", port=port.name, error=error
+                    "{port} was reopened, but receives no requests: {error}",
+                    port=port.name,
+                    error=errorText(error),
                 )

@@ -28,7 +28,7 @@ from txrdma.iba.path import IBPath
 from txrdma.interfaces import IMADHandler, IMADPort
 from txrdma.kit.delayedcalls import cancelCall
 from txrdma.kit.listeners import Listeners
-from txrdma.kit.logs import RateLimitedLogger
+from txrdma.kit.logs import errorText, RateLimitedLogger
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.core.answers import TABLES
 from txrdma.mad.core.frames import frame, Keys, managementPacket
@@ -173,7 +173,7 @@ class MADServer:
         try:
             request = _read(datagram, message, path)
         except WireError as error:
-            self._warn("invalid request from {path}: {error}", path, error)
+            self._warn("invalid request from {path}: {error}", path, error=errorText(error))
             return True
         header = request.header
         if (header.managementClass in _MANAGEMENT) != (path.dqpn == 0):
@@ -310,13 +310,13 @@ class MADServer:
         try:
             self.agent.answer(datagram, request.path.reverse(), message)
         except (RDMAError, ValueError) as error:
-            self._warn("can't send an answer to {path}: {error}", request.path, error)
+            self._warn("can't send an answer to {path}: {error}", request.path, error=errorText(error))
             if message is not None and isinstance(error, ResourceExhausted):
                 self._answer(request, None, MADStatus.BUSY)
 
-    def _warn(self, text: str, path: IBPath, error: Exception | None = None) -> None:
+    def _warn(self, text: str, path: IBPath, **fields: str) -> None:
         """Log a problem with a peer, at a limited rate."""
-        self._rateLimited.warn((text, path.slid, path.sgid), text, path=path, error=error)
+        self._rateLimited.warn((text, path.slid, path.sgid), text, path=path, **fields)
 
 
 def _read(datagram: bytes, message: bytes, path: IBPath) -> MADRequest:

@@ -17,6 +17,7 @@ from twisted.python.failure import Failure
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import LID
 from txrdma.kit.delayedcalls import Timer
+from txrdma.kit.logs import errorText
 from txrdma.mad.core.addressing import mayBeFrom
 from txrdma.mad.layouts.attributes import ManagementClass, Method
 from txrdma.mad.layouts.messages import InformInfo, MADRequest, Notice
@@ -169,7 +170,7 @@ class Subscription:
             if not self._isLogged:
                 self._isLogged = True
                 text = "no subscription to notices, trying again in {seconds} s: {why}"
-                _log.warn(text, seconds=self._retrySeconds, why=failure.getErrorMessage())
+                _log.warn(text, seconds=self._retrySeconds, why=errorText(failure.value))
 
     def _reported(self, notice: Notice, request: MADRequest) -> None:
         if not self._isFromSA(request.path):

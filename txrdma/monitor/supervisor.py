@@ -21,6 +21,7 @@ from twisted.python.failure import Failure
 from txrdma.error import DeviceUnavailable, RDMAError
 from txrdma.fabric.health import Finding
 from txrdma.kit.delayedcalls import Timer
+from txrdma.kit.logs import errorText
 
 _log = Logger()
 
@@ -35,7 +36,7 @@ _FALLBACK_SECONDS: Final = 60.0
 
 
 def _textOf(failure: Failure) -> str:
-    return failure.getErrorMessage().rstrip(".") or type(failure.value).__name__
+    return errorText(failure.value).rstrip(".")
 
 
 class SupervisedLoop:

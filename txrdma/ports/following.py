@@ -17,6 +17,7 @@ from twisted.logger import Logger
 
 from txrdma.error import DeviceUnavailable
 from txrdma.kit.delayedcalls import cancelCall
+from txrdma.kit.logs import errorText
 from txrdma.kit.values import frozen
 from txrdma.ports.network import HostNetwork, INetworkReactor
 from txrdma.ports.sysfs import devices, EndPortAttributes, SYS
@@ -168,7 +169,7 @@ class EndPortWatcher:
             _log.info(
                 "polling RDMA ports for changes every {interval} s, without notifications: {error}",
                 interval=self._interval,
-                error=error,
+                error=errorText(error),
             )
         self._schedule((self._interval,))
 

@@ -26,6 +26,7 @@ from twisted.python.failure import Failure
 from txrdma.error import DeviceUnavailable
 from txrdma.kit.delayedcalls import cancelCall, isPending
 from txrdma.kit.listeners import Listeners
+from txrdma.kit.logs import errorText
 from txrdma.ports import netlink
 from txrdma.ports.netlink import NetlinkMessage, NetworkInterface
 
@@ -290,7 +291,9 @@ class _Reader:
     def connectionLost(self, reason: Failure) -> None:
         """Log an error if the reactor has stopped reading because C{doRead} raised, not because it stops."""
         if not reason.check(ConnectionLost, ConnectionDone):
-            _log.error("changes of network interfaces are not noticed: {reason}", reason=reason.value)
+            _log.error(
+                "changes of network interfaces are not noticed: {reason}", reason=errorText(reason.value)
+            )
 
     def close(self) -> None:
         self._socket.close()

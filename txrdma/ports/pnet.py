@@ -21,7 +21,7 @@ from twisted.logger import Logger
 
 from txrdma.error import DeviceUnavailable, WireError
 from txrdma.iba.verbs import PortState
-from txrdma.kit.logs import RateLimitedLogger
+from txrdma.kit.logs import errorText, RateLimitedLogger
 from txrdma.kit.values import frozen
 from txrdma.ports import pnettable
 from txrdma.ports.netlink import (
@@ -172,11 +172,13 @@ def tables() -> tuple[Table, ...]:
     try:
         found.append(pnettable.parseTable(readText(path)))
     except (OSError, ValueError) as error:
-        _rateLimited.warn(str(path), "the PNET table {path} is not used: {error}", path=path, error=error)
+        _rateLimited.warn(
+            str(path), "the PNET table {path} is not used: {error}", path=path, error=errorText(error)
+        )
     try:
         found.append(kernelTable())
     except OSError as error:
-        _rateLimited.warn("kernel", "the kernel's PNET table is not used: {error}", error=error)
+        _rateLimited.warn("kernel", "the kernel's PNET table is not used: {error}", error=errorText(error))
     return tuple(found)
 
 

@@ -19,6 +19,7 @@ from typing import cast, Final
 from twisted.logger import Logger
 
 from txrdma.error import DeviceUnavailable
+from txrdma.kit.logs import errorText
 from txrdma.ports.netlink import NetworkInterface
 from txrdma.ports.network import HostNetwork, INetworkReactor
 
@@ -104,7 +105,7 @@ class HostInterfaces:
             except DeviceUnavailable as error:
                 _log.warn(
                     "changes of network interfaces will not be noticed, since they can't be watched: {error}",
-                    error=error,
+                    error=errorText(error),
                 )
 
     def close(self) -> None:
@@ -118,5 +119,5 @@ def openHostInterfaces() -> HostInterfaces | None:
     try:
         return HostInterfaces()
     except DeviceUnavailable as error:
-        _log.debug("the network interfaces of this host can't be read: {error}", error=error)
+        _log.debug("the network interfaces of this host can't be read: {error}", error=errorText(error))
         return None

@@ -15,7 +15,7 @@ from twisted.logger import Logger
 from txrdma.error import DeviceUnavailable
 from txrdma.iba.types import MTU, ROCE_PORT
 from txrdma.iba.verbs import QPKind
-from txrdma.kit.logs import advised, RateLimitedLogger
+from txrdma.kit.logs import advised, errorText, RateLimitedLogger
 from txrdma.soft.core.netdev import longestDatagram, portOfShare, shareOf, SHARES
 from txrdma.soft.core.queuepair import SoftQueuePair
 from txrdma.soft.core.route import Route
@@ -193,6 +193,6 @@ def _sharedMemory(
             address,
             "the software device at {address} uses UDP instead of shared memory: {error}",
             address=address,
-            error=error,
+            error=errorText(error),
         )
         return None

@@ -26,6 +26,7 @@ from txrdma.iba.verbs import (
     PortState,
 )
 from txrdma.interfaces import AsyncEvent
+from txrdma.kit.logs import errorText
 from txrdma.ports.netlink import NetworkInterface
 from txrdma.soft.core.netdev import activeMTU, laneCount, shareOf, softMAC
 from txrdma.soft.core.routeport import RoutePort
@@ -170,7 +171,7 @@ class SoftPort:
             _log.debug(
                 "the interface of {address} can't be read: {error}",
                 address=self.address,
-                error=error,
+                error=errorText(error),
             )
         self._compare(hadAddress, wasActive)
 

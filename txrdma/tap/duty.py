@@ -21,6 +21,7 @@ from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError
 from txrdma.fabric.health import Finding
 from txrdma.kit.httprequests import quietAgent
 from txrdma.kit.lease import Lease
+from txrdma.kit.logs import errorText
 from txrdma.kit.remotesender import RemoteSender
 from txrdma.kit.spool import Spool
 from txrdma.monitor.config import MonitorConfig
@@ -203,7 +204,7 @@ class Duty:
         except RDMAError as error:
             if self._config.standby:
                 raise
-            _log.warn("findings of the former process are unknown: {why}", why=str(error))
+            _log.warn("findings of the former process are unknown: {why}", why=errorText(error))
 
     def detach(self) -> None:
         """Close the history until L{attach} or L{start}: see L{HistoryStore.detach}."""

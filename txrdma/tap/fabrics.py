@@ -13,6 +13,7 @@ from twisted.logger import Logger
 
 from txrdma.error import RDMAError
 from txrdma.interfaces import IMADPort
+from txrdma.kit.logs import errorText
 from txrdma.monitor.config import MonitorConfig
 from txrdma.monitor.process import ProcessMeasures
 from txrdma.monitor.web.fabrics import FabricsSite
@@ -122,7 +123,7 @@ class FabricsService(ListeningService):
             self._read = self._reload()
             access = accessOf(self._reactor, self._read)
         except RDMAError as error:
-            _log.error("the configuration was not read again: {why}", why=str(error))
+            _log.error("the configuration was not read again: {why}", why=errorText(error))
             return False
         if [one.fabric for one in self._read.fabrics] != list(self.monitors):
             _log.error("adding or removing fabrics needs a restart: the configuration was not read again")

@@ -28,6 +28,7 @@ from txrdma.interfaces import IMADPort
 from txrdma.kit.httprequests import quietAgent
 from txrdma.kit.lease import RENEW_SECONDS
 from txrdma.kit.listening import isLoopback
+from txrdma.kit.logs import errorText
 from txrdma.kit.webaccess import AccessControl, readAccess
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.ports import defaultMADPort, openMADPort
@@ -129,8 +130,7 @@ def endpointOf(reactor: Any, config: MonitorConfig, access: AccessControl) -> IS
     except Exception as error:  # parsers of endpoint strings raise any exception
         if isinstance(error, ImportError) and error.name == _TLS:
             requireTLS(f"web.listen {listen!r}")
-        why = str(error) or type(error).__name__
-        raise InvalidRequest(f"web.listen {listen!r}: {why}") from error
+        raise InvalidRequest(f"web.listen {listen!r}: {errorText(error)}") from error
     if not access.isOpen and listen.startswith(_PLAIN) and not isLoopback(listen):
         _log.warn(
             "tokens and passwords are sent to {listen} unencrypted: use ssl:, or loopback "
@@ -391,7 +391,7 @@ class MonitorService(ListeningService):
             channels, check = channelsOf(self._reactor, config), checkOf(config)
             access = accessOf(self._reactor, config)
         except RDMAError as error:
-            _log.error("the configuration was not read again: {why}", why=str(error))
+            _log.error("the configuration was not read again: {why}", why=errorText(error))
             return False
         finally:
             self._notifier.ready("")

@@ -20,7 +20,7 @@ from twisted.python.failure import Failure
 
 from txrdma.kit.connectionlog import describe
 from txrdma.kit.delayedcalls import cancelCall
-from txrdma.kit.logs import RateLimitedLogger
+from txrdma.kit.logs import errorText, RateLimitedLogger
 from txrdma.tap.listening import ListeningService
 
 _log = Logger()
@@ -224,7 +224,7 @@ class ProxyFactory(Factory):
             "Connection from {peer} not passed on to {target}: {reason}",
             peer=describe(pair.near.transport.getPeer()),
             target=self._targetName,
-            reason=reason.getErrorMessage(),
+            reason=errorText(reason.value),
         )
 
     def count(self, pair: Pair, side: Side) -> None:
@@ -307,7 +307,7 @@ class Options(usage.Options):
         try:
             return parse(self[key])
         except Exception as error:  # parsers of endpoint strings raise any exception
-            raise usage.UsageError(f"--{key} {self[key]}: {error or type(error).__name__}") from error
+            raise usage.UsageError(f"--{key} {self[key]}: {errorText(error)}") from error
 
 
 def makeService(options: Options) -> IService:

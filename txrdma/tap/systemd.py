@@ -17,6 +17,8 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 
+from txrdma.kit.logs import errorText
+
 _log = Logger()
 
 _MICROSECONDS: Final = 1_000_000
@@ -94,4 +96,4 @@ class SystemNotifier:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as sender:
                 sender.sendto(text.encode("utf-8", "replace"), self._address)
         except OSError as error:
-            _log.debug("can't notify systemd: {why}", why=error)
+            _log.debug("can't notify systemd: {why}", why=errorText(error))

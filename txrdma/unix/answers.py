@@ -26,7 +26,7 @@ from twisted.internet.protocol import connectionDone, Protocol
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from txrdma.kit.logs import RateLimitedLogger
+from txrdma.kit.logs import errorText, RateLimitedLogger
 from txrdma.unix.sockets import isSameUser, LocalListener, peerOf, Reactor
 
 T = TypeVar("T")
@@ -164,7 +164,7 @@ class StatusServer(Generic[T]):
                 (self._command, error.errno),
                 "`{command}` gets no status from this process: its socket can't be opened: {error}",
                 command=self._command,
-                error=error,
+                error=errorText(error),
             )
             return
         reactor._internalReaders.add(listener)

@@ -22,7 +22,7 @@ from typing import Final
 
 from twisted.logger import Logger
 
-from txrdma.kit.logs import RateLimitedLogger
+from txrdma.kit.logs import errorText, RateLimitedLogger
 from txrdma.unix.sockets import (
     connectTo,
     EXHAUSTED,
@@ -111,7 +111,10 @@ class SocketDirectory:
             return self._named(prefix)
         except OSError as error:
             _rateLimited.warn(
-                self.path, "cannot list the processes in {path}: {error}", path=self.path, error=error
+                self.path,
+                "cannot list the processes in {path}: {error}",
+                path=self.path,
+                error=errorText(error),
             )
             return []
 

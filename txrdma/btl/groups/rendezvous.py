@@ -51,7 +51,7 @@ class _Lines(LineOnlyReceiver):
         try:
             self.objectReceived(json.loads(line))
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            _log.warn("Closing a connection of a rendezvous: invalid line: {error!r}", error=error)
+            _log.warn("Closing a connection of a rendezvous: invalid line: {error}", error=repr(error))
             self.lineReceived = lambda line: None  # type: ignore[method-assign]  # further lines have arrived
             self._transport().abortConnection()
 

@@ -23,6 +23,7 @@ from twisted.logger import Logger
 from txrdma.btl.groups._sharedalgorithms import SharedAlgorithms
 from txrdma.btl.groups._slots import memoryBytes, NONCE_BYTES, Slots, SlotWait
 from txrdma.kit.delayedcalls import cancelCall
+from txrdma.kit.logs import errorText
 from txrdma.kit.wire import bits, data, Layout, wire
 from txrdma.unix.mapping import closeMapping, mapped, sealedLength, sealedMemory
 from txrdma.unix.sharing import whyNoSharedMemory
@@ -166,7 +167,7 @@ class Offered:
                 self.mapping[-NONCE_BYTES:] = nonce
                 return MemoryOffer(process=os.getpid(), descriptor=self._descriptor, nonce=nonce)
         except OSError as error:
-            reason = str(error)
+            reason = errorText(error)
         _log.debug("The members of a group do not share memory: {reason}", reason=reason)
         return MemoryOffer(process=0, descriptor=0, nonce=nonce)
 
@@ -178,7 +179,10 @@ class Offered:
                 self._descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)  # has no effects, whatever it is
                 self.mapping = self._checked(offer.nonce)
         except (OSError, ValueError) as error:
-            _log.debug("This member uses messages, without shared memory of its group: {error}", error=error)
+            _log.debug(
+                "This member uses messages, without shared memory of its group: {error}",
+                error=errorText(error),
+            )
         self.closeDescriptor()
 
     def _checked(self, nonce: bytes) -> mmap.mmap | None:

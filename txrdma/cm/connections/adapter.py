@@ -39,6 +39,7 @@ from txrdma.iba.verbs import (
     usualGID,
 )
 from txrdma.interfaces import AsyncEvent, IMADPort, IQueuePair, IVerbsDevice
+from txrdma.kit.logs import errorText
 from txrdma.kit.values import replace
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.core.addressing import partitionIndex
@@ -230,7 +231,8 @@ class Adapter:
             if not servers:
                 raise each
             _log.warn(
-                "a port accepts no connections, and peers can use the other ports only: {error}", error=each
+                "a port accepts no connections, and peers can use the other ports only: {error}",
+                error=errorText(each),
             )
         return ConnectionManager(servers[0], None, servers[1:])
 

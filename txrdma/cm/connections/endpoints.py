@@ -35,6 +35,7 @@ from txrdma.error import InvalidRequest, RDMAError
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID, GUID, LID
 from txrdma.interfaces import IPathResolver, IServiceClaims
+from txrdma.kit.logs import errorText
 from txrdma.kit.shutdown import failingOnShutdown
 from txrdma.kit.strings import checkAddress, checkPort
 from txrdma.kit.values import replace
@@ -159,7 +160,7 @@ def followUser(reactor: Any, device: DeviceSpec, former: Adapter, listening: Sus
                     with heldAdapter(reactor, device) as adapter:
                         listening.resume(adapter)
                 except RDMAError as error:
-                    _log.error(f"{_NO_LONGER}: {{error}}", **known, error=error)
+                    _log.error(f"{_NO_LONGER}: {{error}}", **known, error=errorText(error))
 
     # All listeners release a device before the first of them, or a client, opens it again.
     former.followers.append(suspend)

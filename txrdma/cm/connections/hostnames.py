@@ -25,6 +25,7 @@ from twisted.python.failure import Failure
 
 from txrdma.cm.errors import HostUnknown
 from txrdma.kit.delayedcalls import Timer
+from txrdma.kit.logs import errorText
 
 _log = Logger()
 
@@ -140,7 +141,7 @@ class Attempts(Generic[Connected]):
         self._pending.remove(attempt)
         if self._waiting:
             text = "Could not connect to {host} at {address}: {error}"
-            _log.info(text, host=self._host, address=address, error=failure.getErrorMessage())
+            _log.info(text, host=self._host, address=address, error=errorText(failure.value))
             self._begin()
         elif not self._pending:
             self.answer.errback(failure)

@@ -48,7 +48,7 @@ from txrdma.cm.terms import (
 from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError, ResourceExhausted, WireError
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID
-from txrdma.kit.logs import RateLimitedLogger
+from txrdma.kit.logs import errorText, RateLimitedLogger
 from txrdma.kit.shutdown import addShutdownListener, removeShutdownListener
 from txrdma.kit.values import replace
 from txrdma.mad.layouts.values import PathMTU
@@ -299,7 +299,7 @@ class ServiceListening:
                     (self.serviceID, type(error)),
                     "{listener} rejects a connection: {error}",
                     listener=self,
-                    error=str(error),
+                    error=errorText(error),
                 )
             reject(connection, error)
         finally:

@@ -20,6 +20,7 @@ from txrdma.iba.path import IBPath
 from txrdma.iba.types import PKey
 from txrdma.iba.verbs import MigrationState, Operation, QPAttributes, QPState, SendRequest
 from txrdma.interfaces import IQueuePair
+from txrdma.kit.logs import errorText
 from txrdma.kit.values import replace
 
 _log = Logger()
@@ -80,7 +81,9 @@ class PathMigration:
         try:
             self.load(pair, path)
         except RDMAError as error:
-            _log.info("{pair} cannot migrate to {path}: {error}", pair=pair, path=path, error=str(error))
+            _log.info(
+                "{pair} cannot migrate to {path}: {error}", pair=pair, path=path, error=errorText(error)
+            )
             return False
         return True
 
@@ -113,7 +116,9 @@ class PathMigration:
             self.proceed(pair)
             self._refusal = None
         except RDMAError as error:
-            _log.warn("{pair} cannot migrate to its alternate path: {error}", pair=pair, error=str(error))
+            _log.warn(
+                "{pair} cannot migrate to its alternate path: {error}", pair=pair, error=errorText(error)
+            )
             self._isProbing = bool(self._arming)  # of an earlier path
             self._refusal = error
 

@@ -63,6 +63,7 @@ from txrdma.iba.verbs import (
     Status,
 )
 from txrdma.interfaces import IQueuePair, ITrimmable, IVerbsDevice
+from txrdma.kit.logs import errorText
 from txrdma.messages.interfaces import IAtomicMemory, IMessageTransport
 from txrdma.messages.keepalive import Keepalive
 
@@ -535,7 +536,7 @@ class RDMATransport(RequestTransport):
 
     def broken(self, failure: Failure) -> None:
         """Close, since completions could not be read or handled."""
-        self._abort(ConnectionLost(f"completions could not be handled: {failure.getErrorMessage()}"))
+        self._abort(ConnectionLost(f"completions could not be handled: {errorText(failure.value)}"))
 
     def _takeCredits(self, completion: Completion) -> None:
         """Handle a return of credits, or an announcement or a report of a long message."""

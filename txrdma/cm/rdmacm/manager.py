@@ -42,6 +42,7 @@ from txrdma.cm.status import managers
 from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError
 from txrdma.iba.path import IBPath
 from txrdma.interfaces import IVerbsDevice
+from txrdma.kit.logs import errorText
 
 _log = Logger()
 
@@ -121,7 +122,9 @@ class KernelManagedConnection:
         try:
             self.manager.channel.establish(self.identifier)
         except RDMAError as error:
-            _log.warn("{connection} ends: the kernel sent no RTU: {error}", connection=self, error=error)
+            _log.warn(
+                "{connection} ends: the kernel sent no RTU: {error}", connection=self, error=errorText(error)
+            )
             self._over(ConnectionTimedOut(MessageKind.REP))
             return
         self.manager.counters["sent RTU"] += 1
@@ -140,7 +143,9 @@ class KernelManagedConnection:
             try:
                 self.manager.channel.reject(self.identifier, privateData[:_MOST_REJECTED])
             except RDMAError as error:
-                _log.warn("{connection}: the kernel sent no REJ: {error}", connection=self, error=error)
+                _log.warn(
+                    "{connection}: the kernel sent no REJ: {error}", connection=self, error=errorText(error)
+                )
         self._forget()
 
     def disconnect(self, privateData: bytes = b"") -> None:
@@ -152,7 +157,9 @@ class KernelManagedConnection:
             try:
                 self.manager.channel.disconnect(self.identifier)
             except RDMAError as error:  # it has ended
-                _log.debug("{connection} ended without a DREQ: {error}", connection=self, error=error)
+                _log.debug(
+                    "{connection} ended without a DREQ: {error}", connection=self, error=errorText(error)
+                )
                 self._forget()
         elif self.state not in ("DREQ_SENT", "TIMEWAIT"):
             self._forget()  # the kernel rejects a pending request
@@ -163,7 +170,11 @@ class KernelManagedConnection:
         try:
             self.manager.channel.communicating(self.identifier)
         except RDMAError as error:  # an RTU or REJ has just arrived, which is the next event
-            _log.debug("{connection} was established by other means: {error}", connection=self, error=error)
+            _log.debug(
+                "{connection} was established by other means: {error}",
+                connection=self,
+                error=errorText(error),
+            )
 
     def migrated(self) -> None:
         """Do nothing: there are no alternate paths."""
@@ -216,7 +227,7 @@ class KernelManagedConnection:
 
     def failed(self, error: RDMAError) -> None:
         """Fail the connection, since a request to the kernel failed."""
-        _log.warn("{connection} failed: {error}", connection=self, error=error)
+        _log.warn("{connection} failed: {error}", connection=self, error=errorText(error))
         self._over(ConnectionTimedOut(MessageKind.REQ if self.isActive else MessageKind.REP))
 
     def _ask(self) -> None:
@@ -451,7 +462,9 @@ class KernelManager:
             prepared, ends = self.channel.prepared(identifier), self.channel.ends(identifier)
         except RDMAError as error:
             _log.warn(
-                "{manager}: dropping a REQ whose path cannot be queried: {error}", manager=self, error=error
+                "{manager}: dropping a REQ whose path cannot be queried: {error}",
+                manager=self,
+                error=errorText(error),
             )
             self.channel.destroy(identifier)
             return

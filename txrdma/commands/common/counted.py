@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from twisted.internet.defer import Deferred, gatherResults
 
+from txrdma.kit.logs import errorText
 from txrdma.unix.answers import askProcess, IUNIXReactor, processesIn
 
 ALL: Final = "all"
@@ -85,7 +86,7 @@ async def _asked(reactor: IUNIXReactor, namespace: str, pid: int, timeout: float
             "gauges": dict(answer["gauges"]),
         }
     except Exception as error:  # other processes' answers are still reported
-        return {"pid": pid, "error": f"no answer: {error or type(error).__name__}"}
+        return {"pid": pid, "error": f"no answer: {errorText(error)}"}
 
 
 def withSums(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -29,6 +29,7 @@ from txrdma.iba.path import GMP_QKEY, IBPath, MADEndPort
 from txrdma.iba.types import DEFAULT_PKEY, GID, GUID, LID, PKey, QPN
 from txrdma.iba.verbs import Buffer
 from txrdma.interfaces import IMADPort, IMADReceiver
+from txrdma.kit.logs import errorText
 from txrdma.mad.core.addressing import HOPS, mayBeFrom, partitionIndex, sourceIndex
 from txrdma.mad.core.transfers import isRMPP, RMPP_CLASSES
 from txrdma.mad.layouts.messages import formatOf
@@ -396,4 +397,6 @@ class UmadPort(DescriptorPort):
             try:
                 self._registry.unregister(agent.number)
             except OSError as error:
-                _log.debug("{port}: cannot unregister an agent: {error}", port=self.name, error=error)
+                _log.debug(
+                    "{port}: cannot unregister an agent: {error}", port=self.name, error=errorText(error)
+                )

@@ -46,6 +46,7 @@ from txrdma.iba.verbs import (
 )
 from txrdma.interfaces import AsyncEvent, IAddressHandle, IMADPort, IMADReceiver, IServiceClaims, IVerbsDevice
 from txrdma.kit.delayedcalls import cancelCall
+from txrdma.kit.logs import errorText
 from txrdma.mad.core.addressing import HOPS, mayBeFrom, partitionIndex, sourceIndex
 from txrdma.mad.layouts.messages import MAD_LENGTH
 from txrdma.mad.ports.descriptor import DescriptorPort
@@ -278,7 +279,7 @@ class VerbsPort(DescriptorPort):
             try:
                 close()
             except RDMAError as error:
-                _log.debug("{port}: cannot close: {error}", port=self.name, error=error)
+                _log.debug("{port}: cannot close: {error}", port=self.name, error=errorText(error))
 
     def _receive(self, slots: Sequence[int]) -> None:
         address, lkey, view = self._memory.address, self._memory.lkey, self._memory.view
@@ -453,7 +454,9 @@ class VerbsPort(DescriptorPort):
         except RDMAError as error:
             if not self._posted:
                 raise
-            _log.warn("{port}: {count} receives: {error}", port=self.name, count=len(slots), error=str(error))
+            _log.warn(
+                "{port}: {count} receives: {error}", port=self.name, count=len(slots), error=errorText(error)
+            )
         else:
             self._refused = []
 
@@ -474,7 +477,9 @@ class VerbsPort(DescriptorPort):
             try:
                 self.refresh()
             except RDMAError as error:
-                _log.debug("{port}: cannot query its attributes: {error}", port=self.name, error=error)
+                _log.debug(
+                    "{port}: cannot query its attributes: {error}", port=self.name, error=errorText(error)
+                )
             if self._receiver is not None:
                 self._receiver.portChanged(event.kind is AsyncEventKind.CLIENT_REREGISTER)
 

@@ -27,6 +27,7 @@ from txrdma.fabric.health import Finding
 from txrdma.iba.path import IBPath
 from txrdma.interfaces import IMADPort
 from txrdma.kit.delayedcalls import Timer
+from txrdma.kit.logs import errorText
 from txrdma.kit.proofs import ProvedClientEndpoint
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.core.transactions import Call
@@ -221,7 +222,7 @@ class _Collector(Factory):
         return self._endpoint.connect(factory).addErrback(self._failed)
 
     def _failed(self, failure: Failure) -> Failure:
-        _log.debug("no connection with {name}: {why}", name=self.name, why=failure.getErrorMessage())
+        _log.debug("no connection with {name}: {why}", name=self.name, why=errorText(failure.value))
         return failure
 
     def stop(self) -> Deferred[None]:

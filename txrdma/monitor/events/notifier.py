@@ -17,6 +17,7 @@ from twisted.logger import Logger
 
 from txrdma.error import DeviceUnavailable, RDMAError
 from txrdma.fabric.health import Finding
+from txrdma.kit.logs import errorText
 from txrdma.monitor.diagnosis.findinglog import (
     Annotated,
     Cleared,
@@ -172,7 +173,7 @@ class Notifier:
             except (RDMAError, TimeoutError) as error:
                 if isNeeded:
                     raise DeviceUnavailable(f"alerts wait for the history: {error}") from error
-                _log.debug("cannot store which alerts were sent: {why}", why=str(error))
+                _log.debug("cannot store which alerts were sent: {why}", why=errorText(error))
 
     # Sending.
 

@@ -16,6 +16,7 @@ from txrdma.error import DeviceUnavailable
 from txrdma.fabric.health import Finding
 from txrdma.fabric.routechecks import routeFindings
 from txrdma.fabric.tables import tableFindings, TableSurvey, UnableNodes
+from txrdma.kit.logs import errorText
 from txrdma.mad.agent import MADAgent
 from txrdma.monitor.reading.poller import FabricPoller
 from txrdma.monitor.supervisor import SupervisedLoop
@@ -96,7 +97,7 @@ class Surveyor:
         try:
             await self._survey()
         except DeviceUnavailable as error:  # which the poller reports, and follows
-            _log.debug("no survey: {error}", error=error)
+            _log.debug("no survey: {error}", error=errorText(error))
             self._surveyed = -1  # survey soon after the port has returned
             return False
         return True

@@ -18,6 +18,7 @@ from twisted.logger import Logger
 from txrdma.error import RDMAError
 from txrdma.fabric.health import Finding
 from txrdma.fabric.model import PortKey
+from txrdma.kit.logs import errorText
 from txrdma.monitor.diagnosis.journal import FabricEvent
 from txrdma.monitor.series.historystore import free, HistoryStore, Point
 from txrdma.monitor.series.rows import Row
@@ -93,7 +94,9 @@ class BatchWriter:
             try:
                 await self._finish()
             except RDMAError as error:
-                _log.warn("the last batch of {name} is lost: {why}", name=self.loop.name, why=str(error))
+                _log.warn(
+                    "the last batch of {name} is lost: {why}", name=self.loop.name, why=errorText(error)
+                )
         await self._close()
 
     def _lose(self, rows: list[Row]) -> None:

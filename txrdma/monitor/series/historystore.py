@@ -24,6 +24,7 @@ from txrdma.error import DeviceUnavailable
 from txrdma.fabric.model import PortKey
 from txrdma.iba.types import GUID
 from txrdma.kit.lease import Lease, LEASE_TABLE
+from txrdma.kit.logs import errorText
 from txrdma.monitor.diagnosis.fabricstate import FabricState, STATE_KINDS
 from txrdma.monitor.diagnosis.journal import FabricEvent, KINDS, MOST_CHANGES
 from txrdma.monitor.series.database import absolute, Columns, Database, HistoryRefused, IN_USE, openDatabase
@@ -146,7 +147,7 @@ class HistoryStore:
             if lease is None or not mayRecover:
                 self.close()
                 raise
-            _log.warn("{why}; it is tried again", why=str(error))
+            _log.warn("{why}; it is tried again", why=errorText(error))
 
     @property
     def isOpen(self) -> bool:

@@ -22,7 +22,7 @@ from twisted.internet.interfaces import IReactorFDSet, IReactorTime, IReadDescri
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from txrdma.kit.logs import RateLimitedLogger
+from txrdma.kit.logs import errorText, RateLimitedLogger
 from txrdma.unix.sockets import unlessLast
 
 _rateLimited = RateLimitedLogger(Logger())
@@ -184,7 +184,7 @@ class ReactorUse:
                 _rateLimited.warn(
                     "sentinel",
                     "SMC can't detect whether other code removes its readers from the reactor: {error}",
-                    error=error,
+                    error=errorText(error),
                 )
 
     def _closeSentinel(self) -> None:

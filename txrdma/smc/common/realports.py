@@ -17,7 +17,7 @@ from typing import Final, TYPE_CHECKING
 from twisted.logger import Logger
 
 from txrdma.error import DeviceUnavailable
-from txrdma.kit.logs import RateLimitedLogger
+from txrdma.kit.logs import errorText, RateLimitedLogger
 from txrdma.verbs.strings import DEVICES
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class RealPorts:
                 self._networks = Networks.read()
             found = self._networks.portFor(local, peer)
         except (DeviceUnavailable, OSError) as error:
-            _rateLimited.warn("ports", "can't list RDMA ports: {error}", error=error)
+            _rateLimited.warn("ports", "can't list RDMA ports: {error}", error=errorText(error))
             return None
         return None if found.port is None else (f"pyverbs:{found.port.device}", found.port.number)
 

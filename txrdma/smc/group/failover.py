@@ -15,7 +15,7 @@ from twisted.logger import Logger
 
 from txrdma.error import RDMAError, Refused
 from txrdma.iba.types import GID, QPN
-from txrdma.kit.logs import RateLimitedLogger
+from txrdma.kit.logs import errorText, RateLimitedLogger
 from txrdma.smc.flow.flow import Flow
 from txrdma.smc.flow.sendqueue import RemoteBuffer, Unacknowledged
 from txrdma.smc.group._linkstate import LinkEnd, LinkMade
@@ -106,7 +106,10 @@ class LinkFailover:
                 undo.pop_all()
         except (RDMAError, OSError) as error:
             _rateLimited.warn(
-                port.device.name, "no additional link on {device}: {error}", device=port.device, error=error
+                port.device.name,
+                "no additional link on {device}: {error}",
+                device=port.device,
+                error=errorText(error),
             )
             group.core.decline(now)
             self.settle()

@@ -26,6 +26,7 @@ from txrdma.iba.verbs import AsyncEventKind
 from txrdma.interfaces import AsyncEvent, IReactorDevice, IVerbsDevice
 from txrdma.kit.delayedcalls import cancelCall, Timer
 from txrdma.kit.forwardclock import sharedForwardClock
+from txrdma.kit.logs import errorText
 from txrdma.kit.shutdown import addShutdownListener, removeShutdownListener
 from txrdma.kit.strings import splitString
 from txrdma.kit.values import frozen, replace
@@ -427,7 +428,9 @@ class LinkGroups:
         try:
             self._pollThread.watch(found, min(times) - self.clock.seconds() if times else None)
         except (OSError, RuntimeError) as error:
-            _log.warn("closing {groups!r}, which can't be suspended: {error}", groups=self, error=error)
+            _log.warn(
+                "closing {groups!r}, which can't be suspended: {error}", groups=self, error=errorText(error)
+            )
             self._end()
 
     def wake(self) -> None:

@@ -25,6 +25,7 @@ from txrdma.error import RDMAError
 from txrdma.iba.types import GID, MACAddress, QPN, RKey
 from txrdma.iba.verbs import Completion, QPState, ReceiveRequest
 from txrdma.interfaces import IDirectLane, IProtectionDomain, IQueuePair
+from txrdma.kit.logs import errorText
 from txrdma.smc.flow.flow import Flow
 from txrdma.smc.flow.sendqueue import RemoteBuffer
 from txrdma.smc.group._linkstate import LinkLife
@@ -432,7 +433,7 @@ class Link:
         """End the link because of an exception here or in the device, which has been logged."""
         if not self.isOver:
             self.isBreaking = True
-            self.group.linkFailed(self, f"internal error: {failure.getErrorMessage()}")
+            self.group.linkFailed(self, f"internal error: {errorText(failure.value)}")
 
     def asyncEvent(self, queuePair: IQueuePair, text: str) -> None:
         if queuePair is self._queuePair:

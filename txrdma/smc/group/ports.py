@@ -19,6 +19,7 @@ from txrdma.error import DeviceUnavailable, WireError
 from txrdma.iba.types import GID, MACAddress, MTU
 from txrdma.iba.verbs import PortState, usualGID
 from txrdma.interfaces import IReactorDevice, IVerbsDevice
+from txrdma.kit.logs import errorText
 from txrdma.kit.strings import splitString
 from txrdma.ports.netlink import NetworkInterface
 from txrdma.ports.network import gateways, HostNetwork
@@ -62,7 +63,7 @@ def openDevices(reactor: object, description: str) -> list[IVerbsDevice]:
     if not devices:
         raise next(reversed(errors.values()), DeviceUnavailable(f"{description!r} names no device"))
     for each, why in errors.items():
-        _log.warn("can't open {each} of {all}: {error}", each=each, all=description, error=why)
+        _log.warn("can't open {each} of {all}: {error}", each=each, all=description, error=errorText(why))
     return devices
 
 
@@ -122,13 +123,13 @@ class _Interfaces:
         try:
             network = HostNetwork.open()
         except DeviceUnavailable as error:
-            _log.debug("can't read the subnets of this host: {error}", error=error)
+            _log.debug("can't read the subnets of this host: {error}", error=errorText(error))
             return {}
         try:
             self._gateways = gateways()
             return {each.name: each for each in network.interfaces()}
         except (DeviceUnavailable, WireError) as error:
-            _log.debug("can't read the subnets of this host: {error}", error=error)
+            _log.debug("can't read the subnets of this host: {error}", error=errorText(error))
             return {}
         finally:
             network.close()

@@ -14,7 +14,7 @@ from typing import Any
 from twisted.logger import Logger
 
 from txrdma.error import RDMAError
-from txrdma.kit.logs import RateLimitedLogger
+from txrdma.kit.logs import errorText, RateLimitedLogger
 from txrdma.smc.common.realports import realPorts
 from txrdma.smc.group.groups import linkGroups
 from txrdma.smc.signalling.interfaces import Carrier, IClientSignal, IListenerSignal
@@ -72,7 +72,10 @@ def _opens(reactor: Any, device: str) -> bool:
         groups = linkGroups(reactor, device)
     except (RDMAError, OSError) as error:
         _rateLimited.warn(
-            device, "no TCP option, can't open the device {device}: {error}", device=device, error=error
+            device,
+            "no TCP option, can't open the device {device}: {error}",
+            device=device,
+            error=errorText(error),
         )
         return False
     return not groups.canRest

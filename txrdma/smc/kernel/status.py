@@ -14,7 +14,7 @@ from twisted.logger import Logger
 
 from txrdma.error import WireError
 from txrdma.interfaces import ISMCStatus
-from txrdma.kit.logs import RateLimitedLogger
+from txrdma.kit.logs import errorText, RateLimitedLogger
 from txrdma.smc.kernel.sockdiag import KernelSocket, kernelSockets
 from txrdma.smc.kernel.sockets import hasFallenBack
 from txrdma.smc.stream.connectionstatus import socketToDict
@@ -43,7 +43,7 @@ class _SocketCache:
             try:
                 self._sockets = {each.inode: each for each in kernelSockets()}
             except (OSError, WireError) as error:
-                _rateLimited.warn("sock_diag", "can't list SMC sockets: {error}", error=error)
+                _rateLimited.warn("sock_diag", "can't list SMC sockets: {error}", error=errorText(error))
                 self._sockets = {}
             self._requestedAt = now
         return self._sockets.get(inode)

@@ -36,7 +36,7 @@ from zope.interface import implementer
 from twisted.logger import Logger
 
 from txrdma.kit.delayedcalls import Timer
-from txrdma.kit.logs import RateLimitedLogger
+from txrdma.kit.logs import errorText, RateLimitedLogger
 from txrdma.smc.signalling.interfaces import IListenerSignal, IServerSignal
 from txrdma.smc.signalling.owners import isEstablished, socketUser, TCPAddress
 from txrdma.smc.signalling.peeridentity import PeerIdentity
@@ -265,7 +265,7 @@ class Announcements:
                 "processes of this host will connect to {address} by plain TCP, since {why}: {error}",
                 address=address,
                 why=why,
-                error=error,
+                error=errorText(error),
             )
 
     def _accepted(self, connection: socket.socket) -> None:

@@ -34,7 +34,7 @@ from twisted.internet.interfaces import IReadDescriptor
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from txrdma.kit.logs import RateLimitedLogger
+from txrdma.kit.logs import errorText, RateLimitedLogger
 from txrdma.smc.signalling.local import Announced, AnnouncementConnection, Announcements
 from txrdma.smc.signalling.owners import TCPAddress
 from txrdma.unix.socketdirectory import DirectoryListener, SocketDirectory
@@ -229,7 +229,7 @@ class NeighbourAnnouncements(Announcements):
                 self._directory.path,
                 "containers of this host will connect by plain TCP, as {path} can't be used: {error}",
                 path=self._directory.path,
-                error=error,
+                error=errorText(error),
             )
 
     def _met(self, connection: socket.socket) -> None:

@@ -21,6 +21,7 @@ from twisted.internet.interfaces import IAddress
 from twisted.logger import Logger
 
 from txrdma.error import WireError
+from txrdma.kit.logs import errorText
 from txrdma.kit.values import frozen
 from txrdma.ports.netlink import attributesOf, DONE, DUMP, ERROR, errorOf, messages, NetlinkMessage, request
 
@@ -187,7 +188,7 @@ def _entries(table: str) -> Iterator[_Entry]:
                 parts = line.split()
                 yield _Entry(_parseAddress(parts[1]), _parseAddress(parts[2]), parts[3], int(parts[7]))
     except OSError as error:
-        _log.debug("can't read {table}: {error}", table=table, error=error)
+        _log.debug("can't read {table}: {error}", table=table, error=errorText(error))
 
 
 def _tabledListeners(port: int) -> list[_Listener]:
@@ -230,7 +231,7 @@ def acceptingUsers(target: TCPAddress) -> set[int]:
     try:
         listeners = _diagnosedListeners(target.port)
     except (OSError, WireError, struct.error) as error:
-        _log.debug("can't list listening sockets: {error}", error=error)
+        _log.debug("can't list listening sockets: {error}", error=errorText(error))
         listeners = _tabledListeners(target.port)
     host = _LOOPBACKS.get(target.host, target.host).partition("%")[0]
     for address in (host, "::") if target.isIPv6 else (host, "0.0.0.0", "::"):
@@ -253,7 +254,7 @@ def socketUser(local: TCPAddress, remote: TCPAddress) -> int | None:
         return _diagnosedUser(local, remote)
     except (OSError, WireError, struct.error) as error:
         if getattr(error, "errno", None) != errno.ENOENT:
-            _log.debug("can't find the owner of a socket: {error}", error=error)
+            _log.debug("can't find the owner of a socket: {error}", error=errorText(error))
         return _tabledUser(local, remote)  # a kernel without sock_diag may also return ENOENT
 
 

@@ -17,7 +17,7 @@ from twisted.internet.defer import Deferred, gatherResults
 from twisted.internet.interfaces import IReactorCore, IReactorFDSet, IReactorTime
 from twisted.logger import Logger
 
-from txrdma.kit.logs import RateLimitedLogger
+from txrdma.kit.logs import errorText, RateLimitedLogger
 from txrdma.kit.values import frozen
 from txrdma.smc.common.reactoruse import reactorUse
 from txrdma.smc.signalling.silence import silentPeers
@@ -126,7 +126,7 @@ def answer(reactor: object, report: Report) -> ControlSocket | None:
         _rateLimited.info(
             str(error),
             "`txrdma connections` gets no answer from this process: its socket can't be opened: {error}",
-            error=error,
+            error=errorText(error),
         )
         return None
 
@@ -169,7 +169,7 @@ async def _askProcess(reactor: IUNIXReactor, pid: int, timeoutSeconds: float) ->
             list(answer.get("silent", ())),
         )
     except Exception as error:  # it must not affect the answers of other processes
-        return ControlAnswer(pid, error=f"no answer: {error or type(error).__name__}")
+        return ControlAnswer(pid, error=f"no answer: {errorText(error)}")
 
 
 def askAll(reactor: IUNIXReactor, timeoutSeconds: float = 3.0) -> Deferred[list[ControlAnswer]]:

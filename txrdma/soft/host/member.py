@@ -28,7 +28,7 @@ from txrdma.error import DeviceUnavailable, ResourceExhausted, WireError
 from txrdma.iba.types import GID
 from txrdma.iba.verbs import Buffer
 from txrdma.kit.delayedcalls import Timer
-from txrdma.kit.logs import RateLimitedLogger
+from txrdma.kit.logs import errorText, RateLimitedLogger
 from txrdma.soft.core.netdev import SHARES
 from txrdma.soft.host._coordinator import Coordinator, SERVICES
 from txrdma.soft.host._filter import attachFilter, filterProgram, POSITION
@@ -107,7 +107,7 @@ class _Line:
                 "port 4791 of {address}: invalid message of process {pid}: {error}",
                 address=self._device.address,
                 pid=self.line.process.pid,
-                error=error,
+                error=errorText(error),
             )
             self.line.close(str(error))
 
@@ -321,7 +321,7 @@ class PortMember:
                     self.address,
                     "port 4791 of {address} is slower, since its socket filter can't be installed: {error}",
                     address=self.address,
-                    error=error,
+                    error=errorText(error),
                 )
         for probe in coordinator.outgoing():
             port.sendProbe(bytes((probe.position,)) + probe.nonce.to_bytes(_NONCE_BYTES, "big"))
@@ -419,7 +419,7 @@ class PortMember:
         try:
             self._seek(True, first)
         except DeviceUnavailable as error:
-            _rateLimited.warn(self.address, "{error}", error=error)
+            _rateLimited.warn(self.address, "{error}", error=errorText(error))
             self._timer.start(_REFUSED_SECONDS, self._seekAgain)
 
     def _seek(self, isTakeover: bool, first: int = 0) -> None:

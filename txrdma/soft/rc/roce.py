@@ -29,6 +29,7 @@ from txrdma.iba.types import DEFAULT_PKEY, MTU, QPN, ROCE_PORT
 from txrdma.iba.verbs import AddressVector, QPKind
 from txrdma.kit.delayedcalls import cancelCall, isPending
 from txrdma.kit.forwardclock import sharedForwardClock
+from txrdma.kit.logs import errorText
 from txrdma.soft.core.netdev import softMAC, udpPort
 from txrdma.soft.core.queuepair import SoftQueuePair
 from txrdma.soft.core.route import Route
@@ -694,5 +695,5 @@ class RoCEPort(RoutePort):
                 "packets of RoCE at {address} port {port} are no longer recorded: {error}",
                 address=self.address,
                 port=self.port,
-                error=error,
+                error=errorText(error),
             )

@@ -22,7 +22,7 @@ from twisted.python.failure import Failure
 
 from txrdma.error import DeviceUnavailable
 from txrdma.iba.types import ROCE_PORT
-from txrdma.kit.logs import advised
+from txrdma.kit.logs import advised, errorText
 from txrdma.ports.network import HostNetwork
 
 _log = Logger()
@@ -313,7 +313,7 @@ class UDPCarrier:
                 "packets of RoCE from {address} port {port} are lost: {error}",
                 address=self.address,
                 port=self.port,
-                error=error,
+                error=errorText(error),
             )
 
     def _canSendSingly(self, datagram: memoryview, destination: RawAddress) -> bool:
@@ -347,7 +347,7 @@ class UDPCarrier:
                         "packets of RoCE to {address} port {port} are lost: {error}",
                         address=self.address,
                         port=self.port,
-                        error=error,
+                        error=errorText(error),
                     )
                 if number == 1:
                     return  # the common case while a reader busy-polls

@@ -21,6 +21,7 @@ from txrdma.iba.headers import Opcode
 from txrdma.iba.pcap import RoCECapture
 from txrdma.iba.types import MTU, QPN, ROCE_PORT
 from txrdma.iba.verbs import QPKind
+from txrdma.kit.logs import errorText
 from txrdma.soft.core.netdev import udpPort
 from txrdma.soft.core.queuepair import SoftQueuePair
 from txrdma.soft.core.route import Route
@@ -160,7 +161,7 @@ class SharingPort(RoCEPort):
                     ) from error
                 if not isDatagrams:
                     raise
-                _log.info("only software devices reach {port!r}: {error}", port=self, error=error)
+                _log.info("only software devices reach {port!r}: {error}", port=self, error=errorText(error))
         return super().connect(owner)
 
     def claimService(self, serviceID: int) -> Callable[[], None]:

@@ -25,7 +25,7 @@ from twisted.logger import Logger, LogLevel
 from txrdma.error import DeviceUnavailable, ProtectionError, RDMAError, ResourceExhausted, WireError
 from txrdma.iba.types import GID, QPN, ROCE_PORT
 from txrdma.iba.verbs import AsyncEventKind, QPKind
-from txrdma.kit.logs import lacksMappings, RateLimitedLogger
+from txrdma.kit.logs import errorText, lacksMappings, RateLimitedLogger
 from txrdma.soft.core.doorbellpage import DOORBELL_BYTES
 from txrdma.soft.core.netdev import portOfQueuePair, udpPort
 from txrdma.soft.core.queuepair import SoftQueuePair
@@ -237,7 +237,7 @@ class _ConnectedProcess(PeerProcess):
                 "a queue pair of {address} port {port} fails, because its memory can't be mapped: {error}",
                 address=self.name[0],
                 port=self.name[1],
-                error=error,
+                error=errorText(error),
             )
             self.refuse(parsed)
             return
@@ -416,7 +416,7 @@ class _Link:
                 (self._port.address, self._port.port),
                 "shared memory: invalid message of process {pid}: {error}",
                 pid=self.line.process.pid,
-                error=error,
+                error=errorText(error),
             )
             self.line.close(str(error))
 

@@ -20,6 +20,7 @@ from twisted.internet.tcp import Connection
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from txrdma.kit.logs import errorText
 from txrdma.testing.streams import producing, transcript
 from txrdma.testing.streams.orders import Order, SERVER
 from txrdma.testing.streams.reporting import NamedEvents, Reporter
@@ -328,7 +329,7 @@ class Player:
 
     def _failed(self, failure: Failure) -> None:
         assert failure.type is not None
-        _log.info("failed: {reason}", reason=failure.getErrorMessage())
+        _log.info("failed: {reason}", reason=errorText(failure.value))
         self.reporter.report(PROCESS, transcript.FAILED, failure.type.__name__)
         ScriptedProtocol(self, PROCESS).perform(self.script.on("failed"))
 

@@ -47,6 +47,7 @@ from txrdma.interfaces import (
     IVerbsDevice,
 )
 from txrdma.kit.listeners import Listeners
+from txrdma.kit.logs import errorText
 from txrdma.verbs.pyverbs.attributes import addressToPyverbs
 from txrdma.verbs.pyverbs.bindings import loadPyverbs, Pyverbs, translated
 from txrdma.verbs.pyverbs.events import EventReader, Notification, Removals, takeEvents
@@ -385,7 +386,9 @@ class PyverbsDevice:
         try:
             self._removals = Removals(self._context)
         except OSError as error:
-            _log.info("the removal of {name} will not be noticed: {error}", name=self.name, error=error)
+            _log.info(
+                "the removal of {name} will not be noticed: {error}", name=self.name, error=errorText(error)
+            )
         else:
             self._readers.append(EventReader(reactor, self._removals.fileno(), self.readRemovals))
 

@@ -33,6 +33,7 @@ from txrdma.iba.verbs import (
     Status,
 )
 from txrdma.interfaces import IQueuePair
+from txrdma.kit.logs import errorText
 from txrdma.verbs.pyverbs.attributes import EVERYTHING, fromPyverbs, STATE, toPyverbs
 from txrdma.verbs.pyverbs.bindings import Pyverbs, translated
 from txrdma.verbs.pyverbs.queues import PyverbsCompletionQueue
@@ -320,7 +321,7 @@ class PyverbsQueuePair:
         try:
             self._raw.modify(attr, mask)
         except self._verbs.Error as error:
-            _log.debug("{qp!r} can't go to ERR: {error}", qp=self, error=error)
+            _log.debug("{qp!r} can't go to ERR: {error}", qp=self, error=errorText(error))
 
     def _isFull(self, waiting: deque[_Posted], count: int, most: int, which: int) -> bool:
         """Post in ERR, where the queue is never full."""

@@ -23,7 +23,7 @@ from txrdma.error import InvalidRequest, RDMAError, ResourceExhausted
 from txrdma.iba.types import LID, QPN
 from txrdma.iba.verbs import Completion, CompletionOpcode, QPKind, Status
 from txrdma.interfaces import ICompletionChannel, ICompletionQueue
-from txrdma.kit.logs import advised
+from txrdma.kit.logs import advised, errorText
 from txrdma.verbs.pyverbs.bindings import Pyverbs, translated
 from txrdma.verbs.pyverbs.resourcetracker import openChannel, ResourceTracker
 
@@ -244,7 +244,7 @@ class PyverbsCompletionQueue:
         try:
             completions.extend(self._take(1 << 30))
         except RDMAError as error:
-            _log.warn("{queue!r} is lost: {error}", queue=self, error=error)
+            _log.warn("{queue!r} is lost: {error}", queue=self, error=errorText(error))
         completions.extend(self._localCompletions)  # own completions follow
         self._localCompletions = completions
 

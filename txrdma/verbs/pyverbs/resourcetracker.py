@@ -18,6 +18,7 @@ from typing import Any, Final
 from twisted.logger import Logger
 
 from txrdma.error import DeviceUnavailable
+from txrdma.kit.logs import errorText
 from txrdma.verbs.pyverbs.bindings import Pyverbs
 
 _log = Logger()
@@ -45,7 +46,11 @@ class ResourceTracker:
         except Exception as error:
             keep(resource)
             self.stuck = True
-            _log.warn("{resource} can't be closed: {error}", resource=type(resource).__name__, error=error)
+            _log.warn(
+                "{resource} can't be closed: {error}",
+                resource=type(resource).__name__,
+                error=errorText(error),
+            )
 
     @property
     def isInherited(self) -> bool:

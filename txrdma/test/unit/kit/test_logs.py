@@ -10,7 +10,23 @@ from twisted.internet.task import Clock
 from twisted.logger import formatEvent, ILogObserver, LogEvent, Logger
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.kit.logs import advised, RateLimitedLogger
+from txrdma.kit.logs import advised, errorText, RateLimitedLogger
+
+
+class Unprintable(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+class TextTests(SynchronousTestCase):
+    def test_noText(self) -> None:
+        """An exception without a text is logged as its type."""
+        self.assertEqual(errorText(KeyError()), "KeyError")
+        self.assertEqual(errorText(OSError("no memory")), "no memory")
+
+    def test_failingText(self) -> None:
+        """The text of an exception that fails to make one has its type, and nothing is raised."""
+        self.assertIn("Unprintable", errorText(Unprintable()))
 
 
 class AdvisedTests(SynchronousTestCase):
