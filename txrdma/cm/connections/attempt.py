@@ -144,6 +144,14 @@ class Attempt:
         connection.setHandler(self._handleEvent, transport.pathChanged)
 
     def _handleEvent(self, connection: IManagedConnection, event: Event) -> None:
+        """Handle an event; an unexpected exception, which the connection logs, fails the attempt."""
+        try:
+            self._handle(connection, event)
+        except Exception:
+            self._failed(Failure())
+            raise
+
+    def _handle(self, connection: IManagedConnection, event: Event) -> None:
         transport = self._transport
         if isinstance(event, ConnectionReplied):
             self._replied(connection, event.reply)

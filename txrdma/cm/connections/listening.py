@@ -321,12 +321,6 @@ class ServiceListening:
             raise Rejection
         terms = replace(self._terms, usesCredits=greeting is not None)
         transport = RDMATransport(adapter, terms, port, request.pkey)
-        transport.connection = connection
-        transport.setAddresses(naming.addressOf(request.serviceID, primary.localGID), peer)
-        prepared = IPreparedProtocol(protocol, None)
-        if prepared is not None:
-            memoryLost = prepared.memoryLost
-            transport.failed = lambda _: memoryLost()
 
         def handleEvent(connection: IManagedConnection, event: Event) -> None:
             if isinstance(event, ConnectionEstablished):
@@ -334,6 +328,12 @@ class ServiceListening:
             transport.handleEvent(connection, event)
 
         try:
+            transport.connection = connection
+            transport.setAddresses(naming.addressOf(request.serviceID, primary.localGID), peer)
+            prepared = IPreparedProtocol(protocol, None)
+            if prepared is not None:
+                memoryLost = prepared.memoryLost
+                transport.failed = lambda _: memoryLost()
             answer = getattr(protocol, "answer", b"") if prepared is None else prepared.prepare(transport)
             accepts = getattr(protocol, "alternatePathRequested", acceptPath)
             reply = makeReady(transport, connection, terms, greeting, answer, accepts)

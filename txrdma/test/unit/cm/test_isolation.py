@@ -9,12 +9,15 @@ from typing import Any
 from unittest.mock import Mock, patch
 from weakref import ref
 
+from zope.interface import implementer
+
 from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectionDone, ConnectionLost
 from twisted.logger import formatEvent, globalLogPublisher
 from twisted.python.failure import Failure
 
 from txrdma.cm.connection import CMConnection
+from txrdma.cm.connections import attempt
 from txrdma.cm.connections.datagrams import (
     DatagramClientEndpoint,
     DatagramProtocol,
@@ -22,6 +25,7 @@ from txrdma.cm.connections.datagrams import (
 )
 from txrdma.cm.core.events import ConnectionReplied, ConnectionRequested, Disconnected, Event
 from txrdma.cm.errors import Rejected, Rejection
+from txrdma.cm.interfaces import IPreparedProtocol
 from txrdma.cm.layouts.messages import RejectReason, REP, REQ, SIDRREP, SIDRStatus
 from txrdma.cm.terms import Terms
 from txrdma.error import InvalidRequest, RDMAError, Refused, ResourceExhausted
@@ -44,6 +48,11 @@ VERBS = (
     (SoftQueuePair, "postReceive"),
 )
 """The verbs that connections use."""
+
+
+@implementer(IPreparedProtocol)
+class Unprepared(MessageRecorder):  # type: ignore[misc]  # on purpose
+    """A protocol without the methods that it promises."""
 
 
 class PrivateDataTests(MessagingCase):
@@ -279,6 +288,25 @@ class AttemptTests(MessagingCase):
         self.assertNothingLeft(0.0)
         self.failureResultOf(self.connectTo(privateData=lambda transport: bytes(57)), InvalidRequest)
         self.assertNothingLeft(0.0)
+
+    def test_errorInReplyFailsAttempt(self) -> None:
+        """An unexpected exception while a REP is processed fails the attempt, which releases everything."""
+        self.serve()
+        self.patch(attempt, "negotiate", Mock(side_effect=RuntimeError("simulated")))
+        asked = self.ask()
+        self.wait(lambda: asked.called)
+        self.failureResultOf(asked, RuntimeError)
+        self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
+        self.assertNothingLeft()
+
+    def test_unpreparedProtocolIsRejected(self) -> None:
+        """A request is rejected, without a queue pair that stays, if the protocol lacks a required method."""
+        self.serve(MessageFactory(Unprepared))
+        asked = self.ask()
+        self.wait(lambda: asked.called)
+        self.failureResultOf(asked, Rejected)
+        self.assertEqual(len(self.flushLoggedErrors(AttributeError)), 1)
+        self.assertNothingLeft()
 
     def test_anyFailingVerbLeavesNothing(self) -> None:
         self.countAllCalls()
