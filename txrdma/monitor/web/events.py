@@ -246,7 +246,8 @@ class EventHub:
     def alive(self) -> None:
         """Send all readers a keepalive comment."""
         for reader in list(self.readers):
-            reader.alive()
+            with _log.failuresHandled("while sending a comment to a reader, whose connection stays open"):
+                reader.alive()
 
     def answer(self, request: Request) -> bytes | int:
         """Begin a response of events, from the one after C{Last-Event-ID} on, which does not end."""
@@ -301,5 +302,6 @@ class EventHub:
         """End all answers; readers that still have access connect again."""
         for reader in list(self.readers):
             self.remove(reader)
-            reader.request.unregisterProducer()
-            reader.request.finish()
+            with _log.failuresHandled("while ending the answer of a reader"):
+                reader.request.unregisterProducer()
+                reader.request.finish()

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from twisted.internet.interfaces import IAddress, IReactorTime
+from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.web.http import CACHED, HTTPChannel, UNAUTHORIZED
 from twisted.web.resource import EncodingResourceWrapper, IResource, Resource
@@ -57,6 +58,8 @@ MOST_AT_ONCE: Final = 25
 MOST_BODY: Final = 16384
 """Maximum number of octets of the body of a request, which only POST may have: up to 12 per character of a
 comment."""
+
+_log = Logger()
 
 _REFUSAL: Final = b"HTTP/1.1 413 Content Too Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 _HERE: Final = Path(__file__).parent
@@ -268,7 +271,11 @@ class MonitorFactory(Site):
         self._admitted = 0
         waiting, self._waiting = self._waiting, deque()
         for request in waiting:
-            self.admit(request)
+            try:
+                self.admit(request)
+            except Exception:
+                _log.failure("a request raised an exception, and its connection closes")
+                request.loseConnection()  # type: ignore[no-untyped-call]  # of Twisted's
 
     def buildProtocol(self, addr: IAddress | None) -> Any:
         """Protocol of another connection; it closes one of too many, in total or of this client."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import tracemalloc
 from typing import Any
+from unittest.mock import Mock
 
 from twisted.internet.testing import StringTransport
 from twisted.web.test.requesthelper import DummyRequest
@@ -250,6 +251,19 @@ class EventTests(SiteTestCase):
         self.assertEqual(self.reader().answer.code, 503)
         readers[7].close()
         self.assertEqual(self.reader().answer.code, 200)
+
+    def test_failingReader(self) -> None:
+        """A reader that raises does not keep others from comments, nor from the end of their answers."""
+        readers = [self.reader() for _ in range(2)]
+        failing: Any = next(iter(self.site.hub.readers)).request
+        for name in ("write", "finish"):
+            self.patch(failing, name, Mock(side_effect=RuntimeError("simulated")))
+        self.site.start()
+        self.pump(16.0)
+        self.assertIn(": alive", readers[1].answer.text)
+        self.site.stop()
+        self.assertTrue(readers[1].transport.disconnecting)
+        self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 2)
 
     def test_alive(self) -> None:
         """Without events the monitor sends comments as keepalive."""

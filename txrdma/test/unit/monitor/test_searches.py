@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
+from unittest.mock import Mock
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.trial.unittest import SynchronousTestCase
@@ -206,6 +207,19 @@ class CrowdTests(SiteTestCase):
         self.clock.advance(0.0)
         self.assertEqual(self.answered(connections), 2 * MOST_AT_ONCE + 1)
         self.assertEqual({connection.answer.code for connection in connections}, {200})
+
+    def test_failing(self) -> None:
+        """A request that raises an exception does not affect those that wait after it."""
+        self.started()
+        self.clock.advance(0.0)
+        connections = [Connection(self.site.factory) for _ in range(MOST_AT_ONCE + 2)]
+        for connection in connections:
+            connection.ask("/api/v1/overview")
+        self.site.factory._waiting[0].processNow = Mock(side_effect=RuntimeError("simulated"))  # type: ignore[method-assign]  # for the test
+        self.clock.advance(0.0)
+        self.assertEqual(self.answered(connections), MOST_AT_ONCE + 1)
+        self.assertTrue(connections[MOST_AT_ONCE].transport.disconnecting)
+        self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
 
     def answered(self, connections: list[Connection]) -> int:
         return sum(connection.transport.value() != b"" for connection in connections)
