@@ -379,7 +379,8 @@ class MADAgent(RPCs):
         self._clock.leave(self._setBack)
         self._stopTimer()
         for call in self._core.clear():
-            call.failed(DeviceUnavailable(reason))
+            with _log.failuresHandled("{port}: failing a call raised an exception", port=self.port.name):
+                call.failed(DeviceUnavailable(reason))
         self._servers.ended()
 
     # Driving the core.

@@ -10,8 +10,10 @@ from txrdma.error import DeviceUnavailable
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import LID
 from txrdma.interfaces import IMADHandler
+from txrdma.mad.core.frames import NO_KEYS
+from txrdma.mad.core.transactions import Call
 from txrdma.mad.errors import MADError, MADTimeoutError
-from txrdma.mad.layouts.attributes import ManagementClass, Method
+from txrdma.mad.layouts.attributes import ManagementClass, Method, RPCS
 from txrdma.mad.layouts.messages import MADStatus
 from txrdma.mad.layouts.pma import PortCounters
 from txrdma.mad.layouts.sa import NodeRecord
@@ -25,6 +27,11 @@ PERFORMANCE, SA = ManagementClass.PERFORMANCE, ManagementClass.SUBN_ADM
 
 class RaisingAnswers(Answers):
     hasRaised = False
+
+
+class RaisingCall(Call):
+    def failed(self, error: Exception) -> None:
+        raise ApplicationError("call")
 
 
 class OtherServer:
@@ -141,6 +148,18 @@ class BystanderTests(WiredTestCase):
         self.other.portLost("for the test")
         self.assertEqual(len(reports), 2)
         self.finish(2)
+
+    def test_raisingCall(self) -> None:
+        """When the port is lost, other calls fail and listeners are notified if one call raises."""
+        reports: list[PortEvent] = []
+        self.agent.watch(reports.append, False)
+        raising = RaisingCall(RPCS["PerformanceGet"], PortCounters, b"", 5, NO_KEYS, 0)
+        self.agent.issue(raising, TO_2, 1.0, 0)
+        bystander = self.askBystander()
+        self.agent.portLost("for the test")
+        self.failureResultOf(bystander, DeviceUnavailable)
+        self.assertEqual(len(reports), 1)
+        self.assertEqual(len(self.flushLoggedErrors(ApplicationError)), 1)
 
     def test_calls(self) -> None:
         """Other calls continue if a call's callback raises at its answer, its timeout or the agent's end."""
