@@ -171,6 +171,14 @@ class Negotiation(Protocol):
             self._limit = self._reactor.callLater(self._options.timeout, self._timedOut)
 
     def _turn(self) -> None:
+        """Send messages, and process events; an unexpected exception resets this connection."""
+        try:
+            self._advance()
+        except Exception as error:
+            _log.failure("A connection is reset, because its handshake raised an exception")
+            self._fail(error)
+
+    def _advance(self) -> None:
         core = self._core
         state = core.state  # read directly, since most steps change little
         if state.output:
@@ -348,12 +356,12 @@ class Negotiation(Protocol):
     def _runOnSMC(self, stream: Stream) -> None:
         self._answered(isInTime=True)
         try:
-            self._stream = None
-            self._end()
             link, options = stream.link, self._options
             self._outcomes.established(link.agreement.version, link.device, link.route)
             if options.lowLatency:
                 link.preferLatency()
+            self._stream = None
+            self._end()
             monitor = TCPMonitor(stream, self.transport, self._reactor, stream.link.group.seconds)
             self.transport.protocol = monitor
             built = self._built()

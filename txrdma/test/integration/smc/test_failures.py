@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 from unittest import SkipTest
+from unittest.mock import patch
 
 from twisted.internet.defer import gatherResults
 from twisted.internet.error import ConnectionLost
@@ -19,6 +20,7 @@ from txrdma.smc.group import group as groupModule
 from txrdma.smc.group.attachment import WINDOW
 from txrdma.smc.group.groups import linkGroups
 from txrdma.smc.group.link import Link
+from txrdma.smc.handshake.outcomes import Outcomes
 from txrdma.smc.stream import stream as streamModule
 from txrdma.smc.stream.stream import Stream
 from txrdma.smc.terms.offer import Role
@@ -36,6 +38,7 @@ from txrdma.test.support.smc.ends import EndsTestCase, reactor
 from txrdma.test.support.smc.races import Listener, RaceTestCase
 from txrdma.testing.protocols import Echo
 from txrdma.testing.reactors import unqueuedSeconds, waitUntil
+from txrdma.testing.smc.hosts import Host
 from txrdma.testing.smc.scenario import DEVICE
 
 
@@ -452,3 +455,40 @@ class WordsTests(RaceTestCase):
             self.wait(0.1)
         reported = [each for each in self.output if "rules" in each or "SMC-R connections" in each]
         self.assertLess(len(reported), 6, reported)
+
+
+class HandshakeTests(RaceTestCase):
+    """An exception at the end of a handshake."""
+
+    def test_established(self) -> None:
+        """It resets this connection at both ends, releases its stream, and affects no other connection."""
+        bystander, peer = self.pair()
+        for end in ("server", "client"):
+            with patch.object(Outcomes, "established", breaking(end)):
+                here, there, _sockets = self.connect()
+                self.until(lambda: self.flushLoggedErrors(Broken))
+            failed = there if end == "server" else here
+            other = here if end == "server" else there
+            self.until(lambda: self.negotiations[0].finished().called)
+            self.until(lambda: not other.mode or other.reason)  # noqa: B023
+            self.assertEqual((failed.mode, failed.reason), ("", None))
+            self.until(lambda: len(self.onlyLink(self.client).members) == 1)
+            self.until(lambda: len(self.onlyLink(self.server).members) == 1)
+        bystander.transport.write(b"still here")
+        self.until(lambda: peer.received == b"still here")
+
+    def onlyLink(self, host: Host) -> Link:
+        [link] = linkGroups(host, DEVICE).links()
+        return link
+
+
+def breaking(end: str) -> Callable[..., None]:
+    """Return a replacement of C{Outcomes.established} that raises at this end."""
+    real = Outcomes.established
+
+    def established(outcomes: Outcomes, *arguments: Any) -> None:
+        if outcomes._where == end:
+            raise Broken(end)
+        real(outcomes, *arguments)
+
+    return established
