@@ -338,6 +338,9 @@ def markTCP(
     status = TCPStatus(transport, role, fallbackReason, peerDiagnosis, leftover)
     transport.smc = status  # type: ignore[attr-defined]  # what ISMCTransport promises
     alsoProvides(transport, ISMCTransport)
-    counting.fallbacks[role, reasonName(status) or "none"] += 1
+    reason = reasonName(status) or "none"
+    if peerDiagnosis is not None and not getattr(peerDiagnosis, "known", False):  # peers can send any number
+        reason = f"{diagnosisName(fallbackReason)} (unknown)"
+    counting.fallbacks[role, reason] += 1
     register(transport)
     return status
