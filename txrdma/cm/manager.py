@@ -22,7 +22,13 @@ from txrdma.cm.claims import ServiceClaims
 from txrdma.cm.connection import CMConnection, EventHandler
 from txrdma.cm.core.alternate import acceptAnyPath, PathCheck
 from txrdma.cm.core.dispatcher import BACKLOG, CLASS_VERSION, Dispatcher, Listener, Managed
-from txrdma.cm.core.events import Event, ServiceRequested, ServiceResolved, ServiceTimedOut
+from txrdma.cm.core.events import (
+    ConnectionEstablished,
+    Event,
+    ServiceRequested,
+    ServiceResolved,
+    ServiceTimedOut,
+)
 from txrdma.cm.core.exchange import RetryPolicy
 from txrdma.cm.errors import PeerSilent, ServiceRefused
 from txrdma.cm.interfaces import IConnectionManager
@@ -38,7 +44,7 @@ from txrdma.cm.layouts.messages import (
 )
 from txrdma.cm.layouts.paths import pathFor
 from txrdma.cm.status import managers
-from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError
+from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError, ResourceExhausted
 from txrdma.iba.path import IBPath, SUBNET_TIMEOUT
 from txrdma.iba.types import GUID
 from txrdma.interfaces import IMADHandler
@@ -75,10 +81,6 @@ SIDRHandler = Callable[[SIDRREQ, IBPath], SIDRREP]
 """A function that answers SIDR_REQs: called with the request and the path of the answer."""
 
 
-def _doNothing() -> None:
-    """Do nothing, since there is no claim."""
-
-
 @implementer(IMADHandler, IConnectionManager)
 class ConnectionManager:
     """
@@ -93,10 +95,11 @@ class ConnectionManager:
         @param server: the MAD server of the port; it is not closed by the manager.
         @param others: the servers of further ports, to which connections can migrate. Messages are sent by
             the port that has the source GID of the path.
-        @raise txrdma.error.ResourceExhausted: the management class is in use, for example by the kernel's CM.
+        @raise ResourceExhausted: the management class is in use, for example by the kernel's CM.
         """
         self._claims = ServiceClaims(server.agent.port)
-        self._peerClaims: dict[Managed, Callable[[], None]] = {}
+        # The claims of peer-to-peer attempts; None if another process of the same address has the service.
+        self._peerClaims: dict[Managed, Callable[[], None] | None] = {}
         self.guid = guid or GUID(bytes((urandom(1)[0] & 0xFC | 2,)) + urandom(7))
         self._agent: MADAgent = server.agent
         self._agents = [server.agent, *(other.agent for other in others)]
@@ -242,7 +245,8 @@ class ConnectionManager:
         @param isPeerToPeer: the peer may send a REQ for the same connection; one of the two is used.
         @param mayReload: an alternate path can be replaced before a migration to it.
         @param checkPath: returns why this end cannot use an alternate path, or None.
-        @raise txrdma.error.ResourceExhausted: no communication ID is free.
+        @raise ResourceExhausted: no communication ID is free; or the connection is peer-to-peer, to another
+            address, and another process has the service at this one.
         @raise InvalidRequest: the request cannot be encoded.
         @raise DeviceUnavailable: the manager is closed.
         """
@@ -250,17 +254,47 @@ class ConnectionManager:
         if request.primary == CMPath():
             request = request.replace(primary=pathFor(path))
         checkFits(request)
-        unclaim = self._claims.claim(request.serviceID) if isPeerToPeer else _doNothing
+        unclaim = self._claimForPeer(request.serviceID, path) if isPeerToPeer else None
         try:
             managed = self._core.connect(request, path, self.seconds(), isPeerToPeer, mayReload, checkPath)
         except BaseException:
-            unclaim()
+            if unclaim is not None:
+                unclaim()
             raise
         if isPeerToPeer:
             self._peerClaims[managed] = unclaim
         made = self._connections[managed] = CMConnection(self.perform, self.guid, managed, handler)
         self._turn()
         return made
+
+    def _claimForPeer(self, serviceID: int, path: IBPath) -> Callable[[], None] | None:
+        """
+        Claim the service of a peer-to-peer attempt.
+
+        @return: a function that releases it; None if another process of this address has the service, to
+            which the REQ is sent: the peer, or one that connects to it before.
+        """
+        try:
+            return self._claims.claim(serviceID)
+        except ResourceExhausted as error:
+            if path.sgid == path.dgid:
+                return None
+            raise ResourceExhausted(
+                f"{error}, which receives what the peer sends: use another address (bindAddress=)"
+            ) from error
+
+    def _claimAgain(self) -> None:
+        """Claim the services of peer-to-peer attempts that other processes had before."""
+        for managed, unclaim in self._peerClaims.items():
+            if unclaim is None:
+                request = managed.connection.opening.request
+                self._peerClaims[managed] = self._claimForPeer(request.serviceID, managed.path)
+
+    def _endClaim(self, managed: Managed) -> None:
+        """Release the claim of a peer-to-peer attempt."""
+        unclaim = self._peerClaims.pop(managed, None)
+        if unclaim is not None:
+            unclaim()
 
     def resolve(
         self, serviceID: int, path: IBPath, privateData: bytes = b"", responseTimeout: int = RESPONSE_TIMEOUT
@@ -379,6 +413,8 @@ class ConnectionManager:
                 connection = self._connections[managed] = CMConnection(
                     self.perform, self.guid, managed, handler
                 )
+            if isinstance(event, ConnectionEstablished):
+                self._endClaim(managed)  # others at this address may meet by the same service
             connection.handleEvent(event)
 
     def _release(self, managed: Managed) -> None:
@@ -386,7 +422,7 @@ class ConnectionManager:
         connection = self._connections.pop(managed, None)
         if connection is not None:
             connection.release()
-        self._peerClaims.pop(managed, _doNothing)()
+        self._endClaim(managed)
 
     def _resolved(self, managed: Managed, event: ServiceResolved | ServiceTimedOut) -> None:
         answer = self._resolving.pop(managed, None)
@@ -454,6 +490,8 @@ class ConnectionManager:
     def _expired(self) -> None:
         try:
             self._core.expired(self.seconds())
+            with _log.failuresHandled("{manager} could not claim a service", manager=self):
+                self._claimAgain()
         finally:  # the turn sets the next timer: without it no connection would retransmit any more
             self._turn()
 

@@ -11,7 +11,8 @@ The opening ends as ESTABLISHED or ENDED. The ids can be reused at once if the p
 send. Otherwise C{lingers} is set, and they go through time-wait: when a passive end gives up after its REP,
 when the peer withdraws its REP or sends a DREQ before our RTU, and after a rejection as stale. Of two ends
 that connect to each other, the one with the higher GUID and queue pair number stays active; the other one
-gives up its REQ and answers (C{overtaken}).
+gives up its REQ and answers (C{overtaken}). Of two processes at one address only one receives REQs, which are
+those of the other one, and gives up its own.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from txrdma.cm.layouts.messages import (
     REQ,
     RTU,
 )
-from txrdma.cm.layouts.paths import lifeTimeOf, sharedPath
+from txrdma.cm.layouts.paths import isLocal, lifeTimeOf, sharedPath
 from txrdma.iba.types import GUID
 from txrdma.kit.machines import Row, StateTable
 from txrdma.kit.wire import Layout
@@ -233,8 +234,12 @@ class Opening(ExchangeCore):
     def _receiveREQ(self, request: REQ) -> None:
         if not self.isActive:
             self._inputs.requested()
-        elif self.isPeerToPeer and _rank(request) > _rank(self.request):
+        elif self.isPeerToPeer and (self._isOnlyReceived(request) or _rank(request) > _rank(self.request)):
             self._inputs.overtaken()
+
+    def _isOnlyReceived(self, request: REQ) -> bool:
+        """Whether a REQ is that of another process at the same address, which does not receive this end's."""
+        return isLocal(self.request.primary) and request.localCAGUID != self._guid
 
     # What transitions do
 

@@ -91,6 +91,11 @@ def isPath(path: CMPath) -> bool:
     return hasLIDs or path.localGID != _NO_GID or path.remoteGID != _NO_GID
 
 
+def isLocal(path: CMPath) -> bool:
+    """True if both ends of a path are at the same address."""
+    return path.localGID == path.remoteGID != _NO_GID
+
+
 def areSame(one: CMPath, other: CMPath) -> bool:
     """True if two paths of one end are the same; LIDs are compared on InfiniBand links only."""
     return _endpointsOf(one) == _endpointsOf(other)

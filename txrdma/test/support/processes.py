@@ -35,7 +35,11 @@ def groupAddress() -> str:
 
 
 def started(
-    test: SynchronousTestCase, *words: str, before: Sequence[str] = (), stderr: int | None = None
+    test: SynchronousTestCase,
+    *words: str,
+    before: Sequence[str] = (),
+    stdin: int | None = None,
+    stderr: int | None = None,
 ) -> subprocess.Popen[str]:
     """
     Start a Python process with these arguments, which is killed at the end of a test.
@@ -43,7 +47,9 @@ def started(
     @param before: words before the command.
     """
     command = [*before, sys.executable, *words]
-    process = subprocess.Popen(command, cwd=CHECKOUT, stdout=subprocess.PIPE, stderr=stderr, text=True)
+    process = subprocess.Popen(
+        command, cwd=CHECKOUT, stdin=stdin, stdout=subprocess.PIPE, stderr=stderr, text=True
+    )
     test.addCleanup(process.communicate)
     test.addCleanup(process.kill)
     return process

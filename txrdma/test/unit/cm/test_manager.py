@@ -28,7 +28,7 @@ from txrdma.cm.layouts.paths import pathFor, pathOf
 from txrdma.error import InvalidRequest
 from txrdma.iba.path import IBPath, lifetimeSeconds
 from txrdma.iba.types import GID, QPN
-from txrdma.test.support.cm.ends import SERVICE, World
+from txrdma.test.support.cm.ends import End, SERVICE, World
 from txrdma.test.support.cm.managercase import ACCEPTED, ManagerCase, OPENED
 
 
@@ -256,6 +256,14 @@ class PeerToPeerTests(ManagerCase):
             ]
             self.assertEqual(sorted(states), [(False, "ESTABLISHED", 2), (True, "ESTABLISHED", 2)])
             self.assertEqual(connections[0].remoteCommID, connections[1].localCommID)
+
+    def test_oneAddress(self) -> None:
+        """Of two processes at an address one receives REQs, and answers, although its CA GUID is higher."""
+        ends = [End(World(), "10.0.0.1", seed) for seed in (1, 2)]
+        low, high = (each.connect(each, isPeerToPeer=True) for each in ends)
+        request = low.connection.opening.request
+        ends[1].manager.received(request, 1, low.path, 0.0)
+        self.assertEqual((high.connection.state, high.connection.opening.isActive), ("REQ_RCVD", False))
 
     def test_unansweredPeerTimesOut(self) -> None:
         self.client.connect(self.server, isPeerToPeer=True)

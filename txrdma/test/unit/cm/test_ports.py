@@ -264,6 +264,7 @@ class ClaimTests(PortCase):
     """Claims for service IDs where processes share an address."""
 
     share = 7
+    isTaken = False
 
     def setUp(self) -> None:
         super().setUp()
@@ -272,14 +273,16 @@ class ClaimTests(PortCase):
         self.client._claims = ServiceClaims(self)
 
     def claimService(self, serviceID: int) -> Callable[[], None]:
-        """Count the claims of each service."""
+        """Count the claims of each service, unless another process has it."""
+        if self.isTaken:
+            raise ResourceExhausted("the service is in use by another program")
         self.claimed[serviceID] += 1
         return lambda: self.claimed.subtract((serviceID,))
 
-    def attempt(self) -> CMConnection:
+    def attempt(self, path: IBPath | None = None) -> CMConnection:
         """Begin a peer-to-peer connection."""
         request = REQ(serviceID=SERVICE, localQPN=QPN(next(self.numbers)), maxCMRetries=1)
-        return self.client.connect(request, self.way, self.clientEvent, isPeerToPeer=True)
+        return self.client.connect(request, path or self.way, self.clientEvent, isPeerToPeer=True)
 
     def test_peerToPeer(self) -> None:
         """Attempts of one service share a claim with its listener; it is released with the last of them."""
@@ -293,6 +296,31 @@ class ClaimTests(PortCase):
         end()
         self.wait(lambda: not self.client.states)  # rejected, since there is no listener
         self.assertEqual((counts, self.claimed), ([1, 1], {SERVICE: 0}))
+
+    def test_established(self) -> None:
+        """An established connection has no claim, so that others can meet by the service."""
+        self.host.listen(SERVICE, self.hostEvent)
+        self.attempt()
+        self.wait(lambda: self.kinds(0)[-1:] == [ConnectionEstablished])
+        self.assertEqual((self.client.states, self.claimed), ({"ESTABLISHED": 1}, {SERVICE: 0}))
+
+    def test_takenAtOneAddress(self) -> None:
+        """A peer at the same address may have the service; it is claimed when that peer has ended."""
+        self.isTaken = True
+        self.attempt(replace(self.way, dgid=self.way.sgid))
+        self.assertEqual((self.client.states, self.claimed), ({"REQ_SENT": 1}, {}))
+        self.isTaken = False
+        self.wait(lambda: self.claimed)
+        self.assertEqual((self.client.states, self.claimed), ({"REQ_SENT": 1}, {SERVICE: 1}))
+        self.wait(lambda: not self.client.states)
+        self.assertEqual(self.claimed, {SERVICE: 0})
+
+    def test_takenAtAnotherAddress(self) -> None:
+        """What a peer at another address sends would go to the process that has the service."""
+        self.isTaken = True
+        error = self.assertRaises(ResourceExhausted, self.attempt)
+        self.assertIn("bindAddress=", str(error))
+        self.assertEqual((self.client.states, self.client._peerClaims), ({}, {}))
 
     def test_failedAttempt(self) -> None:
         """An attempt that raises an exception releases its claim."""
