@@ -36,6 +36,7 @@ from txrdma.kit.delayedcalls import Timer
 from txrdma.kit.logs import errorText, RateLimitedLogger
 from txrdma.kit.refusals import Refusal
 from txrdma.kit.shutdown import failingOnShutdown, IRefusesOnShutdown
+from txrdma.messages.address import addressOfTCP, MessageAddress
 from txrdma.messages.interfaces import (
     IMessageClientEndpoint,
     IMessageProtocolFactory,
@@ -94,7 +95,7 @@ class PeerOpening:
 
     def _established(self, lifeline: PeerConnection) -> BTLMessageTransport | None:
         try:
-            protocol = protocolFor(self._factory, lifeline.peerHost)
+            protocol = protocolFor(self._factory, addressOfTCP(lifeline.peerHost))
         except Exception:
             if self.answer.called:
                 _log.failure("buildProtocol failed after it had cancelled the attempt")
@@ -159,6 +160,28 @@ class ClientEndpoint:
         return await opening.answer
 
 
+@implementer(IListeningPort)
+class _ListeningPort:
+    """A port that listens for peers, by its port for TCP connections."""
+
+    def __init__(self, port: IListeningPort) -> None:
+        self._port = port
+
+    def __repr__(self) -> str:
+        return f"<btl {self._port!r}>"
+
+    def startListening(self) -> None:
+        """Do nothing: the endpoint has started to listen."""
+
+    def stopListening(self) -> Deferred[None] | None:
+        """Stop listening. Connections stay open. Idempotent."""
+        return self._port.stopListening()
+
+    def getHost(self) -> MessageAddress:
+        """The address of the TCP port."""
+        return addressOfTCP(self._port.getHost())
+
+
 @implementer(IMessageServerEndpoint)
 class ServerEndpoint:
     """Listens for peers of the byte transfer layer."""
@@ -191,7 +214,7 @@ class ServerEndpoint:
             error.__cause__ = failure.value
             return Failure(error)
 
-        return listening.addErrback(failed)
+        return listening.addCallbacks(_ListeningPort, failed)
 
     def _checkDevices(self) -> None:
         """Open and close the devices that device strings name."""

@@ -17,11 +17,10 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from operator import index
 from struct import Struct
-from typing import Any, cast, Final, overload, TYPE_CHECKING, Union
+from typing import Any, cast, Final, overload, TYPE_CHECKING
 
 from zope.interface import implementer
 
-from twisted.internet.address import IPv4Address, IPv6Address
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.error import ConnectionAborted, ConnectionDone, ConnectionLost
 from twisted.internet.interfaces import IPushProducer
@@ -42,6 +41,7 @@ from txrdma.btl.requests import ANSWER, Answerer, answering, CALL, Caller, CANCE
 from txrdma.error import InvalidRequest, PeerViolation
 from txrdma.iba.verbs import Buffer
 from txrdma.kit.logs import errorText, RateLimitedLogger
+from txrdma.messages.address import addressOfTCP, MessageAddress
 from txrdma.messages.interfaces import IMessageProtocol, IMessageTransport, IRemoteMemory
 from txrdma.messages.memory import checkImmediate, octets, SharedMemory
 from txrdma.messages.transport import MessageTransport
@@ -77,9 +77,6 @@ _REPORTS: Final = frozenset((_RECEIVED, _UNLIMITED, _CANCEL))
 
 _HEADS: Final = {_MESSAGE: 0, _WITH_IMMEDIATE: _IMMEDIATE.size, _CALL: CALL.size, _ANSWER: ANSWER.size}
 """Bytes before the application's, for each internal tag that carries some."""
-
-IPAddress = Union[IPv4Address, IPv6Address]
-"""The address of an end of a connection, which is that of its TCP connection."""
 
 Handler = Callable[[memoryview], None]
 """A function that is called with messages of a tag; the bytes are valid until it returns."""
@@ -122,7 +119,7 @@ class BTLMessageTransport(MessageTransport):
         self._sendFast = partial(module.sendFast, self._peer)
         self._waiting, self._join = self._peer.usual, self._peer.join
         self.isClient, self._route = lifeline.isClient, lifeline.route
-        self._host, self._remoteAddress = cast(IPAddress, lifeline.host), cast(IPAddress, lifeline.peerHost)
+        self._host, self._remoteAddress = addressOfTCP(lifeline.host), addressOfTCP(lifeline.peerHost)
         self.protocol = protocol
         self._handlers: dict[int, Handler] = {}
         self._unlimited: set[int] = set()  # tags that have or had a handler
@@ -500,11 +497,11 @@ class BTLMessageTransport(MessageTransport):
         """Whether the peer has received everything that was sent."""
         return self._outbox.isEmpty() and self._peer.isIdle()
 
-    def getHost(self) -> IPAddress:
+    def getHost(self) -> MessageAddress:
         """The local address of the TCP connection."""
         return self._host
 
-    def getPeer(self) -> IPAddress:
+    def getPeer(self) -> MessageAddress:
         """The peer's address of the TCP connection."""
         return self._remoteAddress
 

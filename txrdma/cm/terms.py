@@ -9,17 +9,12 @@ one.
 
 from __future__ import annotations
 
-from dataclasses import field
 from operator import index
 from typing import Final
 
-from zope.interface import implementer
-
-from twisted.internet.interfaces import IAddress
-
 from txrdma.cm.layouts.messages import REP, REQ
 from txrdma.error import InvalidRequest
-from txrdma.iba.types import GID, MTU, QPN
+from txrdma.iba.types import MTU
 from txrdma.iba.verbs import DeviceLimits
 from txrdma.kit.values import frozen, replace
 from txrdma.kit.wire import bits, Layout, wire
@@ -220,25 +215,3 @@ def negotiate(terms: Terms, greeting: Greeting | None, request: REQ, reply: REP,
         rnrRetryCount=peer.rnrRetryCount,
         ackTimeout=request.primary.localACKTimeout,
     )
-
-
-@implementer(IAddress)
-@frozen
-class MessageAddress:
-    """
-    The address of an end or of a listener. Both ends of a connection have equal addresses for each end.
-
-    @ivar gid: of its port; None for a listener at all ports.
-    @ivar serviceID: of the listener.
-    @ivar host: IP address, or C{""}; C{port}: port number, or 0.
-    @ivar qpn: the number of the queue pair of a peer; otherwise 0. It is not compared.
-    @ivar privateData: private data of a peer's program, without zeros at the end if it sent no greeting;
-        otherwise empty. It is not compared.
-    """
-
-    gid: GID | None
-    serviceID: int
-    host: str = ""
-    port: int = 0
-    qpn: QPN = field(default=QPN(0), compare=False)
-    privateData: bytes = field(default=b"", compare=False)

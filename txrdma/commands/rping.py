@@ -13,9 +13,9 @@ from twisted.python.failure import Failure
 from txrdma.cm.connections.endpoints import RDMAClientEndpoint, RDMAServerEndpoint
 from txrdma.cm.interfaces import IRDMAProtocol
 from txrdma.cm.rping import LARGEST, PingClient, PingServer, PORT, TERMS
-from txrdma.cm.terms import MessageAddress
 from txrdma.commands.common.options import CommandOptions as BaseOptions
 from txrdma.commands.common.options import IReactor
+from txrdma.messages.address import MessageAddress
 from txrdma.messages.interfaces import IMessageProtocolFactory
 from txrdma.messages.protocol import MessageFactory
 from txrdma.ports.softdevices import softDeviceAt

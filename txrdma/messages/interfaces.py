@@ -12,8 +12,10 @@ from typing import Any, TYPE_CHECKING
 from zope.interface import Attribute, Interface
 
 from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IAddress, IListeningPort, IPushProducer
+from twisted.internet.interfaces import IListeningPort, IPushProducer
 from twisted.python.failure import Failure
+
+from txrdma.messages.address import MessageAddress
 
 if TYPE_CHECKING:  # every search for plugins imports this module, without need of these
     from txrdma.kit.buffers import AnyBuffer
@@ -52,10 +54,10 @@ class IMessageTransport(IPushProducer):
     def abortConnection() -> None:
         """Close the connection at once."""
 
-    def getHost() -> IAddress:
+    def getHost() -> MessageAddress:
         """The local address, with C{host} and C{port}; equal to that of C{getPeer} at the peer."""
 
-    def getPeer() -> IAddress:
+    def getPeer() -> MessageAddress:
         """The address of the peer, of the same type."""
 
 

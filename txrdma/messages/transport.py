@@ -18,6 +18,7 @@ from twisted.python.failure import Failure
 
 from txrdma.kit.connectionlog import ConnectionRecord
 from txrdma.kit.shutdown import IClosesOnShutdown, Stopping
+from txrdma.messages.address import MessageAddress
 
 _log = Logger()
 
@@ -66,10 +67,10 @@ class MessageTransport:
     def route(self) -> str:
         raise NotImplementedError
 
-    def getHost(self) -> Any:
+    def getHost(self) -> MessageAddress:
         raise NotImplementedError
 
-    def getPeer(self) -> Any:
+    def getPeer(self) -> MessageAddress:
         raise NotImplementedError
 
     def _begin(self, reactor: Any) -> None:

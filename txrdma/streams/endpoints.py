@@ -23,6 +23,7 @@ from twisted.python.failure import Failure
 
 from txrdma.error import DeviceUnavailable, RDMAError
 from txrdma.kit.cancelling import cancellable
+from txrdma.messages.address import MessageAddress
 from txrdma.messages.interfaces import (
     IMessageClientEndpoint,
     IMessageProtocolFactory,
@@ -30,7 +31,7 @@ from txrdma.messages.interfaces import (
 )
 from txrdma.messages.transport import protocolFor
 from txrdma.streams.connection import Declining, MessageEndT, MessageStreamTransport
-from txrdma.streams.transport import Address, logName
+from txrdma.streams.transport import Address, logName, streamAddress
 
 _log = Logger()
 
@@ -66,9 +67,9 @@ class StreamAttempt(Generic[MessageEndT]):
         connecting = endpoint.connect(self).addCallbacks(lambda _: self.protocol, self.failed)
         return cancellable(connecting, ConnectingCancelledError(destination))
 
-    def buildProtocol(self, peer: Any) -> MessageEndT:
+    def buildProtocol(self, peer: MessageAddress) -> MessageEndT:
         """Make the protocol of the stream; return the stream, which is the message protocol."""
-        self.make(peer)
+        self.make(streamAddress(peer))
         return self.end
 
     def make(self, peer: Address) -> None:
@@ -149,22 +150,17 @@ class AcceptedStreams(Generic[MessageEndT]):
             return Failure(CannotListenError(place, port, _systemError(error)))
 
         def listening(port: IListeningPort) -> IListeningPort:
-            return StreamPort(self._reactor, port, self._factory, kind, self.addressOf)
+            return StreamPort(self._reactor, port, self._factory, kind)
 
         return endpoint.listen(self).addCallbacks(listening, failed)
 
-    def buildProtocol(self, peer: Any) -> MessageEndT | None:
+    def buildProtocol(self, peer: MessageAddress) -> MessageEndT | None:
         raise NotImplementedError
 
     def makeTransport(self, end: MessageEndT) -> MessageStreamTransport[MessageEndT]:
         """Make the transport of a stream, with its protocol."""
         protocol = protocolFor(self._factory, end.peer) or Declining()
         return self.transportClass(end, protocol, next(self._numbers))
-
-    def addressOf(self, host: Any) -> Address:
-        """Return the TCP address that corresponds to the address of a message port."""
-        address: Address = host
-        return address
 
 
 @implementer(IListeningPort)
@@ -179,13 +175,9 @@ class StreamPort:
         port: IListeningPort,
         factory: IProtocolFactory,
         kind: str,
-        addressOf: Callable[[Any], Address],
     ) -> None:
-        """
-        @param kind: the prefix of endpoint strings, for the log.
-        @param addressOf: converts the address of the message port.
-        """
-        self._port, self._factory, self._kind, self._addressOf = port, factory, kind, addressOf
+        """@param kind: the prefix of endpoint strings, for the log."""
+        self._port, self._factory, self._kind = port, factory, kind
         self._isListening = True
         try:
             factory.doStart()
@@ -221,4 +213,5 @@ class StreamPort:
             self._factory.doStop()
 
     def getHost(self) -> Address:
-        return self._addressOf(self._port.getHost())
+        host: Any = self._port.getHost()  # a MessageAddress
+        return streamAddress(host)

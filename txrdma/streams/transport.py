@@ -29,8 +29,18 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.python.log import ILogContext
 
+from txrdma.messages.address import MessageAddress
+
 Address = IPv4Address | IPv6Address
 """A TCP address."""
+
+
+def streamAddress(address: MessageAddress) -> Address:
+    """Return the address of an end of a message connection as a TCP address."""
+    if ":" in address.host:
+        return IPv6Address("TCP", address.host, address.port, 0, address.scopeID)
+    return IPv4Address("TCP", address.host, address.port)
+
 
 _log = Logger()
 

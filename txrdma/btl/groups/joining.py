@@ -23,6 +23,7 @@ from txrdma.btl.groups.rendezvous import connectToRendezvous, RendezvousClient
 from txrdma.btl.groups.terms import GroupTerms
 from txrdma.error import RDMAError
 from txrdma.kit.proofs import ProvedClientEndpoint, ProvedServerEndpoint
+from txrdma.messages.address import MessageAddress
 from txrdma.messages.interfaces import IMessageProtocolFactory
 from txrdma.messages.protocol import MessageFactory
 
@@ -105,7 +106,7 @@ class Joining:
         self._proved = {known: other for known, other in self._proved.items() if other != rank}
         self._proved[address.host, address.port] = rank
 
-    def buildProtocol(self, peer: Any) -> Member | None:
+    def buildProtocol(self, peer: MessageAddress) -> Member | None:
         """Return the protocol of a member that has proved its rank, and is reachable."""
         rank = self._proved.pop((peer.host, peer.port), None)
         return None if rank is None else Member(self.members, rank)

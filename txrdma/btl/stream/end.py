@@ -13,6 +13,7 @@ from txrdma.btl.transport import BTLMessageTransport
 from txrdma.error import PeerViolation
 from txrdma.messages.interfaces import IMessageProtocol
 from txrdma.streams.connection import MessageStreamTransport, StreamConnection
+from txrdma.streams.transport import streamAddress
 
 
 def _ignore(error: Exception | None) -> None:
@@ -29,7 +30,7 @@ class BTLEnd(StreamConnection[ByteStream, BTLMessageTransport]):
 
     def makeConnection(self, transport: BTLMessageTransport) -> None:
         self._core = ByteStream()
-        self.host, self.peer = transport.getHost(), transport.getPeer()
+        self.host, self.peer = streamAddress(transport.getHost()), streamAddress(transport.getPeer())
         transport.progressed = self._turn
         transport.registerProducer(self, True)
         self._begun(transport)

@@ -20,6 +20,7 @@ from twisted.internet.interfaces import (
 from txrdma.btl.connections import ClientEndpoint, ServerEndpoint
 from txrdma.btl.ends import DeviceSpecs
 from txrdma.btl.stream.end import BTLEnd, BTLTransport
+from txrdma.messages.address import MessageAddress
 from txrdma.streams.endpoints import AcceptedStreams, StreamAttempt
 
 
@@ -91,5 +92,5 @@ class _Accepting(AcceptedStreams[BTLEnd]):
 
     transportClass = BTLTransport
 
-    def buildProtocol(self, peer: Any) -> BTLEnd:
+    def buildProtocol(self, peer: MessageAddress) -> BTLEnd:
         return BTLEnd(self._reactor, False, self.makeTransport)

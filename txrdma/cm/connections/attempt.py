@@ -35,7 +35,6 @@ from txrdma.cm.layouts.messages import REJ, RejectReason, REP, REQ, REQ_PRIVATE_
 from txrdma.cm.layouts.paths import NO_PATH
 from txrdma.cm.layouts.rejectinfo import informationOf, redirectedPath
 from txrdma.cm.terms import (
-    MessageAddress,
     negotiate,
     REP_MAGIC,
     REQ_MAGIC,
@@ -46,6 +45,7 @@ from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError
 from txrdma.iba.path import IBPath
 from txrdma.kit.values import replace
 from txrdma.mad.layouts.values import PathMTU
+from txrdma.messages.address import MessageAddress
 from txrdma.messages.interfaces import IMessageProtocolFactory
 from txrdma.messages.transport import protocolFor
 

@@ -26,12 +26,13 @@ from txrdma.cm.errors import ServiceRefused
 from txrdma.cm.layouts.ipcm import IPAddresses, PortSpace, serviceIDOf
 from txrdma.cm.layouts.messages import SIDRREP, SIDRREQ, SIDRStatus
 from txrdma.cm.layouts.rejectinfo import redirectedPath
-from txrdma.cm.terms import checkSeconds, MessageAddress
+from txrdma.cm.terms import checkSeconds
 from txrdma.error import DeviceUnavailable, InvalidRequest
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID, MULTICAST_QPN, QPN
 from txrdma.interfaces import IMulticast
 from txrdma.kit.strings import checkAddress, checkPort
+from txrdma.messages.address import MessageAddress
 from txrdma.messages.interfaces import IMessageClientEndpoint, IMessageProtocolFactory, IMessageServerEndpoint
 from txrdma.messages.memory import octets
 from txrdma.messages.protocol import MessageFactory

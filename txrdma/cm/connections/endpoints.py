@@ -30,7 +30,7 @@ from txrdma.cm.errors import PeerSilent
 from txrdma.cm.interfaces import IRDMAProtocol
 from txrdma.cm.layouts.ipcm import IPAddresses, IPCMHeader, portOf, PortSpace, serviceIDOf
 from txrdma.cm.layouts.messages import REQ
-from txrdma.cm.terms import checkSeconds, MessageAddress, Terms
+from txrdma.cm.terms import checkSeconds, Terms
 from txrdma.error import InvalidRequest, RDMAError
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID, GUID, LID
@@ -40,6 +40,7 @@ from txrdma.kit.shutdown import failingOnShutdown
 from txrdma.kit.strings import checkAddress, checkPort
 from txrdma.kit.values import replace
 from txrdma.mad.paths import isName, parseGID
+from txrdma.messages.address import MessageAddress
 from txrdma.messages.interfaces import IMessageClientEndpoint, IMessageProtocolFactory, IMessageServerEndpoint
 from txrdma.messages.protocol import MessageFactory
 from txrdma.ports.softdevices import softDeviceTo

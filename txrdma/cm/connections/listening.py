@@ -38,7 +38,6 @@ from txrdma.cm.layouts.paths import areSame, isPath, reversedPath
 from txrdma.cm.layouts.rejectinfo import informationFor
 from txrdma.cm.terms import (
     Greeting,
-    MessageAddress,
     negotiate,
     REP_MAGIC,
     REQ_MAGIC,
@@ -52,6 +51,7 @@ from txrdma.kit.logs import errorText, RateLimitedLogger
 from txrdma.kit.shutdown import addShutdownListener, removeShutdownListener
 from txrdma.kit.values import replace
 from txrdma.mad.layouts.values import PathMTU
+from txrdma.messages.address import MessageAddress
 from txrdma.messages.interfaces import IMessageProtocolFactory
 from txrdma.messages.transport import protocolFor
 

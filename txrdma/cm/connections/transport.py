@@ -49,7 +49,7 @@ from txrdma.cm.core.events import (
 )
 from txrdma.cm.interfaces import IManagedConnection, IPreparedProtocol, IRDMAProtocol
 from txrdma.cm.layouts.messages import APStatus, checkPrivateData, CMPath, DREQ, DREQ_PRIVATE_BYTES, REP, REQ
-from txrdma.cm.terms import Agreed, MessageAddress, Terms
+from txrdma.cm.terms import Agreed, Terms
 from txrdma.error import InvalidRequest, ProtectionError, RDMAError
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import QPN
@@ -64,6 +64,7 @@ from txrdma.iba.verbs import (
 )
 from txrdma.interfaces import IQueuePair, ITrimmable, IVerbsDevice
 from txrdma.kit.logs import errorText
+from txrdma.messages.address import MessageAddress
 from txrdma.messages.interfaces import IAtomicMemory, IMessageTransport
 from txrdma.messages.keepalive import Keepalive
 

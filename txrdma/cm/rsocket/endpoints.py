@@ -35,14 +35,14 @@ from txrdma.cm.errors import PeerSilent, Rejected, Rejection
 from txrdma.cm.layouts.messages import RejectReason
 from txrdma.cm.rsocket._core import CONTROLS, Sizes
 from txrdma.cm.rsocket.messages import MOST_MAPPINGS
-from txrdma.cm.rsocket.stream import addressOf, MEMORY_REQUESTS, REPOST, RSocketEnd
+from txrdma.cm.rsocket.stream import MEMORY_REQUESTS, REPOST, RSocketEnd
 from txrdma.cm.rsocket.transport import RSocketTransport
-from txrdma.cm.terms import checkSeconds, KEEPALIVE, MessageAddress, Terms
+from txrdma.cm.terms import checkSeconds, KEEPALIVE, Terms
 from txrdma.cm.terms import RANGES as TERM_RANGES
 from txrdma.error import InvalidRequest, WireError
 from txrdma.kit.values import frozen
+from txrdma.messages.address import MessageAddress
 from txrdma.streams.endpoints import AcceptedStreams, StreamAttempt
-from txrdma.streams.transport import Address
 from txrdma.verbs.devices import DeviceSpec
 
 _REFUSED: Final = (RejectReason.INVALID_SERVICE_ID, RejectReason.CONSUMER_REJECT)
@@ -152,7 +152,7 @@ class _Connecting(StreamAttempt[RSocketEnd]):
 
     def buildProtocol(self, peer: MessageAddress) -> RSocketEnd:
         self.end.introduce(peer.privateData)
-        return super().buildProtocol(addressOf(peer))
+        return super().buildProtocol(peer)
 
     def failed(self, failure: Failure) -> Failure:
         self.end.memoryLost()
@@ -215,6 +215,3 @@ class _Accepting(AcceptedStreams[RSocketEnd]):
         except WireError:
             raise Rejection(RejectReason.CONSUMER_REJECT) from None
         return end
-
-    def addressOf(self, host: MessageAddress) -> Address:
-        return addressOf(host)

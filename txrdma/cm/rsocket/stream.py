@@ -13,7 +13,6 @@ from typing import Any, Final
 
 from zope.interface import implementer
 
-from twisted.internet.address import IPv4Address, IPv6Address
 from twisted.python.failure import Failure
 from twisted.python.log import callWithContext
 
@@ -24,13 +23,12 @@ from txrdma.cm.rsocket._core import decodePeerData, PINNED_SHARE, RSocket, Sizes
 from txrdma.cm.rsocket._requests import SendMemory
 from txrdma.cm.rsocket.mapped import EndMappings
 from txrdma.cm.rsocket.messages import ConnectionData
-from txrdma.cm.terms import MessageAddress
 from txrdma.error import InvalidRequest, PeerViolation, RDMAError, ResourceExhausted
 from txrdma.iba.verbs import Completion
 from txrdma.interfaces import IDirectLane, IMemoryRegion, IQueuePair
 from txrdma.messages.keepalive import Keepalive
 from txrdma.streams.connection import StreamConnection
-from txrdma.streams.transport import Address, StreamTransport
+from txrdma.streams.transport import streamAddress, StreamTransport
 from txrdma.verbs.pinning import shareOf
 
 _DATA_BYTES: Final = len(ConnectionData().encode())
@@ -44,12 +42,6 @@ REPOST: Final = 16
 
 _HAS_ALL: Final = b"\1"
 """Private data of a DREQ whose sender has received the close, and so all bytes. librdmacm sends none."""
-
-
-def addressOf(address: MessageAddress) -> Address:
-    """Return the address of an end as a TCP address of Twisted."""
-    kind = IPv6Address if ":" in address.host else IPv4Address
-    return kind("TCP", address.host, address.port)
 
 
 @implementer(IPreparedProtocol)
@@ -144,8 +136,8 @@ class RSocketEnd(StreamConnection[RSocket, RDMATransport]):
 
     def makeConnection(self, transport: RDMATransport) -> None:
         assert self._core is not None
-        self.host: Address = addressOf(transport.getHost())
-        self.peer: Address = addressOf(transport.getPeer())
+        self.host = streamAddress(transport.getHost())
+        self.peer = streamAddress(transport.getPeer())
         self.remoteMemory = transport
         self._pair = pair = transport.openQueuePair(self, MEMORY_REQUESTS)
         self._lane = IDirectLane(pair, None)

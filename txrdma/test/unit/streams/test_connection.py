@@ -7,7 +7,6 @@ from unittest.mock import Mock
 
 from zope.interface import alsoProvides
 
-from twisted.internet.address import IPv4Address
 from twisted.internet.error import ConnectError, ConnectionDone, ConnectionLost
 from twisted.internet.interfaces import IReactorCore, ITransport
 from twisted.internet.protocol import Factory
@@ -17,6 +16,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.btl.stream._bytes import ByteStream, DISCONNECT, SHUTDOWN
 from txrdma.error import DeviceUnavailable
 from txrdma.kit.forwardclock import sharedForwardClock
+from txrdma.messages.address import MessageAddress
 from txrdma.streams.connection import CLOSING_SECONDS, STOPPING_SECONDS, StreamConnection
 from txrdma.streams.endpoints import StreamAttempt, StreamPort
 from txrdma.streams.transport import StreamTransport
@@ -306,9 +306,9 @@ class PortTests(SynchronousTestCase):
         self.clock = ReactorClock()
         alsoProvides(self.clock, IReactorCore)  # the part of it that is used
         self.factory = Recorders()
-        host = IPv4Address("TCP", "127.0.0.1", 4)
+        host = MessageAddress(host="127.0.0.1", port=4)
         port: Any = Mock(getHost=lambda: host)
-        self.port = StreamPort(self.clock, port, self.factory, "test", lambda host: host)
+        self.port = StreamPort(self.clock, port, self.factory, "test")
 
     def test_factoryIsStoppedOnceWithReactor(self) -> None:
         self.clock.stop()

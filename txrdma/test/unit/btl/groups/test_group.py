@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any
 from unittest.mock import Mock
 
-from twisted.internet.address import IPv4Address
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock
 from twisted.internet.testing import MemoryReactorClock
@@ -27,6 +26,7 @@ from txrdma.btl.groups.members import DATA, FAILED, LONGEST_TEXT, Member, Member
 from txrdma.btl.groups.sharing import GroupMemory
 from txrdma.btl.groups.terms import GroupTerms
 from txrdma.error import InvalidRequest, Refused
+from txrdma.messages.address import MessageAddress
 from txrdma.test.support.btl.hosts import HostsCase
 
 SIZE = 3
@@ -439,7 +439,7 @@ class MembersTests(SynchronousTestCase):
         device: Any = None
         keys = (bytes(16),) * (SIZE + 1)
         joining = Joining(Clock(), GroupTerms(1, SIZE, "10.0.1.1", 1, keys), device, "10.0.1.2")
-        addresses = [IPv4Address("TCP", "10.0.1.3", port) for port in range(1, 100)]
+        addresses = [MessageAddress(host="10.0.1.3", port=port) for port in range(1, 100)]
         for address in addresses:
             joining._admit(2, address)
         self.assertEqual(len(joining._proved), 1)
