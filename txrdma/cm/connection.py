@@ -113,8 +113,7 @@ class CMConnection:
 
         @raise InvalidRequest: no REQ is pending.
         """
-        made = reply.replace(localCAGUID=self._guid)
-        self._perform(self, lambda now: self._core.opening.accept(made, now))
+        self._perform(self, lambda now: self._core.opening.accept(reply, now))
 
     def ready(self, privateData: bytes = b"") -> None:
         """

@@ -413,7 +413,7 @@ class ConnectionManager:
                 connection = self._connections[managed] = CMConnection(
                     self.perform, self.guid, managed, handler
                 )
-            if isinstance(event, ConnectionEstablished):
+            if self._peerClaims and isinstance(event, ConnectionEstablished):
                 self._endClaim(managed)  # others at this address may meet by the same service
             connection.handleEvent(event)
 

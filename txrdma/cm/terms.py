@@ -117,6 +117,11 @@ class Terms:
         if self.keepalive is not None:
             checkSeconds("keepalive", self.keepalive)
 
+    def answering(self, greeting: Greeting | None) -> Terms:
+        """Return these terms for the peer that sent this greeting: it uses no credits if it sent none."""
+        usesCredits = greeting is not None
+        return self if usesCredits == self.usesCredits else replace(self, usesCredits=usesCredits)
+
     def within(self, limits: DeviceLimits) -> Terms:
         """Return these terms with at most as many reads as a device supports."""
         reads = min(self.reads, limits.maxRDAtomic, limits.maxDestRDAtomic)

@@ -234,7 +234,7 @@ class Attempt:
         try:
             checkRequest(self._adapter, connection, self._terms)
             self._requester, greeting = requesterOf(self._naming, connection.request, self._terms)
-            terms = replace(self._terms, usesCredits=greeting is not None)
+            terms = self._terms.answering(greeting)
             connection.accept(makeReady(self._transport, connection, terms, greeting, self._userData))
         except Exception as error:
             reject(connection, error)

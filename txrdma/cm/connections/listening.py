@@ -163,7 +163,8 @@ def makeReady(
         privateData=terms.withGreeting(answer, REP_PRIVATE_BYTES, REP_MAGIC),
     )
     transport.ready(request, reply, False, negotiate(terms, greeting, request, reply, False))
-    return reply.replace(failoverAccepted=_failover(transport, request, acceptsPath))
+    failover = _failover(transport, request, acceptsPath)
+    return reply if failover == reply.failoverAccepted else reply.replace(failoverAccepted=failover)
 
 
 def _failover(
@@ -315,11 +316,13 @@ class ServiceListening:
         adapter, naming, primary = self._adapter, self._naming, connection.primary
         port = checkRequest(adapter, connection, self._terms)
         requester, greeting = requesterOf(naming, request, self._terms)
-        peer = replace(requester, gid=primary.remoteGID)
+        peer = requester
+        if peer.gid != primary.remoteGID:
+            peer = replace(requester, gid=primary.remoteGID)
         protocol = protocolFor(self._factory, peer)
         if protocol is None:
             raise Rejection
-        terms = replace(self._terms, usesCredits=greeting is not None)
+        terms = self._terms.answering(greeting)
         transport = RDMATransport(adapter, terms, port, request.pkey)
 
         def handleEvent(connection: IManagedConnection, event: Event) -> None:

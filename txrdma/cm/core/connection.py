@@ -183,7 +183,8 @@ class ConnectionCore:
 
     def afterRequest(self, now: float) -> None:
         """Continue after a request to the opening."""
-        self._startParts(now)
+        if self.closing is None or self._alternate is not None:
+            self._startParts(now)
 
     def communicating(self, now: float) -> None:
         """Note that the queue pair has received data: a peer that sends has sent its RTU, too."""

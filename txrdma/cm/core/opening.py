@@ -162,13 +162,15 @@ class Opening(ExchangeCore):
 
     def accept(self, reply: REP, now: float) -> bool:
         """
-        Answer a REQ by a REP; both communication IDs are filled in.
+        Answer a REQ by a REP; both communication IDs and the CA GUID are filled in.
 
         @return: False if the peer no longer waits; the same for all requests of this class.
         @raise InvalidRequest: there is no unanswered REQ, or the answer can't be encoded.
         """
         if self._stateName in (_REQ_RCVD, _MRA_REQ_SENT):
-            reply = reply.replace(localCommID=self.localCommID, remoteCommID=self.remoteCommID)
+            reply = reply.replace(
+                localCommID=self.localCommID, remoteCommID=self.remoteCommID, localCAGUID=self._guid
+            )
             checkFits(reply)
             self.reply = reply
         return self._ask("accept", now)
