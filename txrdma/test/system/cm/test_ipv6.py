@@ -1,5 +1,6 @@
 """
-Connections between two hosts by IPv6: see L{txrdma.test.support.cm.linklocal}.
+Connections between two hosts by IPv6: see L{txrdma.test.support.cm.linklocal} and
+L{txrdma.test.support.streams.linklocal}.
 """
 
 from __future__ import annotations
@@ -19,3 +20,13 @@ class IPv6Tests(SynchronousTestCase):
         """Clients reach a server by a global address, and by a link-local one with a zone."""
         ran = runAlone("txrdma.test.support.cm.linklocal", seconds=200)
         self.assertEqual([line[:21] for line in ran.stdout.splitlines()], ["ping data: rdma-ping-"] * 2)
+
+    def test_streams(self) -> None:
+        """All streams take link-local addresses as C{tcp:} does, which fails without a zone."""
+        ran = runAlone("txrdma.test.support.streams.linklocal", seconds=200)
+        expected = [
+            f"{prefix} {outcome}"
+            for prefix in ("tcp", "rsocket", "btl", "smc")
+            for outcome in ("hello", "ConnectError")
+        ]
+        self.assertEqual(ran.stdout.splitlines(), expected)
