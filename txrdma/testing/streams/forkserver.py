@@ -29,6 +29,10 @@ from txrdma.testing.streams.transcript import Entry, PROCESS
 _IMPORTED: Final = (
     "twisted.internet.endpoints",
     "twisted.internet.unix",
+    "twisted.plugins.twisted_core",
+    "twisted.plugins.txrdma_devices",
+    "twisted.plugins.txrdma_endpoints",
+    "twisted.plugins.txrdma_streams",
     "twisted.protocols.tls",
     "twisted.scripts.twistd",
     "txrdma.smc.endpoints",
@@ -41,7 +45,7 @@ _PR_SET_PDEATHSIG: Final = 1
 
 
 def prepare() -> None:
-    """Import the modules that players need, and load the plugins."""
+    """Import the modules that players need, without plugins of other projects, which may install a reactor."""
     for name in _IMPORTED:
         import_module(name)
     for name in _OPTIONAL:
@@ -49,20 +53,6 @@ def prepare() -> None:
             import_module(name)
         except ImportError:
             pass
-    from twisted.internet.interfaces import (
-        IStreamClientEndpointStringParserWithReactor,
-        IStreamServerEndpointStringParser,
-    )
-    from twisted.plugin import getPlugins
-
-    from txrdma.interfaces import IVerbsDeviceStringParser
-
-    for each in (
-        IStreamClientEndpointStringParserWithReactor,
-        IStreamServerEndpointStringParser,
-        IVerbsDeviceStringParser,
-    ):
-        list(getPlugins(each))
     if "twisted.internet.reactor" in sys.modules:
         raise ImportError("one of these modules has installed a reactor")
 

@@ -18,7 +18,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
@@ -39,6 +39,7 @@ PEER_ENDED: Final = "peer-ended"
 _STARTS: Final = 4
 """Number of conversations that may start concurrently, since starting needs the most processor time."""
 
+_FORKSERVER: Final = "txrdma.testing.streams.forkserver"
 _START_SECONDS: Final = 10.0
 _SETTLING: Final = 0.3
 _STEP: Final = 0.1
@@ -82,6 +83,10 @@ class Closed(Exception):
     """Raised when the runner is closed, and a conversation cannot be finished."""
 
 
+class ForkserverEnded(Exception):
+    """Raised when the forkserver has ended by itself; its standard error has the reason."""
+
+
 class ConversationRunner:
     """
     A forkserver, and a folder for sockets and logs, for any number of conversations.
@@ -106,7 +111,8 @@ class ConversationRunner:
         forkserver, self._forkserver = self._forkserver, None
         if forkserver is not None:
             assert forkserver.stdin is not None
-            forkserver.stdin.close()
+            with suppress(BrokenPipeError):  # it has ended with an order unread
+                forkserver.stdin.close()
             forkserver.wait()
         shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -117,13 +123,27 @@ class ConversationRunner:
                 raise Closed
             if self._forkserver is None:
                 self._forkserver = subprocess.Popen(
-                    [sys.executable, "-m", "txrdma.testing.streams.forkserver", self.path],
+                    [sys.executable, "-m", _FORKSERVER, self.path],
                     stdin=subprocess.PIPE,
                     cwd=Path(txrdma.__file__).parent.parent,
                 )
             stdin: Any = self._forkserver.stdin
-            stdin.write(order.encode())
-            stdin.flush()
+            with suppress(BrokenPipeError):  # check() raises
+                stdin.write(order.encode())
+                stdin.flush()
+
+    def check(self) -> None:
+        """
+        Check that conversations can be continued.
+
+        @raise Closed: the runner was closed.
+        @raise ForkserverEnded: there are no processes any more.
+        """
+        if self.isClosed:
+            raise Closed
+        forkserver = self._forkserver
+        if forkserver is not None and forkserver.poll() is not None:
+            raise ForkserverEnded(f"the forkserver has ended with status {forkserver.returncode}")
 
     def folder(self) -> Path:
         with self._lock:
@@ -148,6 +168,7 @@ class ConversationRunner:
         Run a conversation; return when all its processes have ended, or after its time limit.
 
         @raise Closed: the runner was closed meanwhile.
+        @raise ForkserverEnded: processes cannot be started.
         """
         folder = self.folder()
         try:
@@ -250,8 +271,7 @@ class _Play:
     def _turn(self) -> None:
         for key, _ in self._selector.select(_STEP):
             key.data()
-        if self._runner.isClosed:
-            raise Closed
+        self._runner.check()
         now = time.monotonic()
         due = [call for at, call in self._timers if at <= now]
         self._timers = [(at, call) for at, call in self._timers if at > now]

@@ -23,7 +23,7 @@ from txrdma.testing.streams.comparison import complaintsAboutTCP
 from txrdma.testing.streams.conversation import Conversation, Via
 from txrdma.testing.streams.player import REACTORS
 from txrdma.testing.streams.provider import TCP
-from txrdma.testing.streams.runner import Closed, ConversationRun, ConversationRunner
+from txrdma.testing.streams.runner import Closed, ConversationRun, ConversationRunner, ForkserverEnded
 
 CHECKOUT = Path(txrdma.__file__).parent.parent
 
@@ -147,6 +147,38 @@ class PlayTests(SynchronousTestCase):
         self.assertTrue(waitFor(lambda: not playersOf(theRunner().path)))
 
 
+class ForeignPluginTests(SynchronousTestCase):
+    """Plugins of other projects are installed."""
+
+    slowBecause = "starts processes, which import a reactor"
+
+    def runner(self, plugin: str) -> ConversationRunner:
+        """Return a runner whose forkserver finds a plugin of another project."""
+        folder = self.mktemp()
+        plugins = Path(folder, "twisted", "plugins")
+        plugins.mkdir(parents=True)
+        (plugins / "foreign.py").write_text(plugin)
+        before = os.environ.get("PYTHONPATH")
+        self.addCleanup(os.environ.__delitem__, "PYTHONPATH")
+        if before is not None:
+            self.addCleanup(os.environ.__setitem__, "PYTHONPATH", before)
+        paths = [os.path.abspath(folder), *([before] if before else [])]
+        os.environ["PYTHONPATH"] = os.pathsep.join(paths)
+        runner = ConversationRunner()
+        self.addCleanup(runner.close)
+        return runner
+
+    def test_installsReactor(self) -> None:
+        """Players use the reactor that was ordered, although a plugin imports the default one, as autobahn's."""
+        runner = self.runner(
+            "from twisted.internet import reactor\n"
+            "from twisted.internet.endpoints import _TLSClientEndpointParser\n"
+            "foreign = _TLSClientEndpointParser()\n"
+        )
+        run = runner.play(Conversation("played", "", "made: write 5; lose", "lost: stop"), TCP, "asyncio")
+        self.assertEqual({view.ended for view in run.views.values()}, {"exit 0"})
+
+
 class EndTests(SynchronousTestCase):
     """The runner leaves nothing, whatever happens to it."""
 
@@ -169,6 +201,16 @@ class EndTests(SynchronousTestCase):
         thread.join()
         self.assertEqual(len(raised), 1)
         self.assertTrue(waitFor(lambda: not playersOf(runner.path)))
+        self.assertFalse(os.path.exists(runner.path))
+
+    def test_forkserverCannotStart(self) -> None:
+        """A play fails as soon as the forkserver has ended, and closing the runner does not fail."""
+        self.patch(runnerModule, "_FORKSERVER", "txrdma.no_such_module")
+        runner = ConversationRunner()
+        conversation = Conversation("played", "", "made: lose", "lost: stop")
+        self.assertRaises(ForkserverEnded, runner.play, conversation, TCP)
+        self.assertRaises(ForkserverEnded, runner.play, conversation, TCP)
+        runner.close()
         self.assertFalse(os.path.exists(runner.path))
 
     def _endedBy(self, how: signal.Signals) -> None:
