@@ -31,7 +31,7 @@ from txrdma.cm.interfaces import IRDMAProtocol
 from txrdma.cm.layouts.ipcm import IPAddresses, IPCMHeader, portOf, PortSpace, serviceIDOf
 from txrdma.cm.layouts.messages import REQ
 from txrdma.cm.terms import checkSeconds, Terms
-from txrdma.error import InvalidRequest, RDMAError
+from txrdma.error import InvalidRequest, RDMAError, ResourceExhausted
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID, GUID, LID
 from txrdma.interfaces import IPathResolver, IServiceClaims
@@ -448,6 +448,12 @@ class RDMAServerEndpoint(_ServerEndpoint):
         super().__init__(reactor, device, terms, backlog, match)
         checkPort(port)
         self._scheme, self._space, self._port = IPScheme(), space, port
+
+    def _listen(self, factory: IMessageProtocolFactory) -> IListeningPort:
+        try:
+            return super()._listen(factory)
+        except (InvalidRequest, ResourceExhausted) as error:  # names a service ID at most
+            raise type(error)(f"can't listen on port {self._port}: {error}") from error
 
     def _serviceIDs(self) -> int:
         return serviceIDOf(self._space, self._port or _FIRST_PORT + randbelow((1 << 16) - _FIRST_PORT))

@@ -69,6 +69,14 @@ class RDMATests(MessagingCase):
             self.wait(lambda c=client: c.lost and self.served[-1].lost)  # type: ignore[misc]  # a lambda
         self.assertNothingLeft()
 
+    def test_taken(self) -> None:
+        """A second server at a port fails with an error that names the port."""
+        port = self.listenAt()
+        again = RDMAServerEndpoint(self.clock, 7471, self.devices[1])
+        failure = self.failureResultOf(again.listen(MessageFactory(MessageRecorder)), InvalidRequest)
+        self.assertIn("port 7471", failure.getErrorMessage())
+        port.stopListening()
+
     def test_nextConnectionUsesOpenDevice(self) -> None:
         """A connection that begins in C{connectionLost} uses the adapter of the last one."""
         self.listenAt()
