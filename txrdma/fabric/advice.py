@@ -126,7 +126,9 @@ ADVICE: Final[dict[str, Advice]] = {
     "loop-failed": Advice(_WARNING,
         "Report the traceback in the log of the monitor: one of its tasks fails, and is tried again."),
     "loop-late": Advice(_CRITICAL, "Restart the monitor, and report its log: one of its tasks does not end."),
-    "history-stopped": Advice(_WARNING, "Free space on the disk of the history; nothing else has stopped."),
+    "history-stopped": Advice(_WARNING,
+        "See that the history's folder is there, and its disk has space, or that the database runs; nothing "
+        "else has stopped."),
     "remote-write-stopped": Advice(_WARNING,
         "See that the engine runs, and that its URL and authorization are right; samples are stored, and "
         "sent later."),
