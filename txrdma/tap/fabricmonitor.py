@@ -24,7 +24,8 @@ class Options(usage.Options):
     synopsis = "[options]"
     longdesc = (
         "Watches an InfiniBand fabric: sweeps it, reads the counters of all ports, reports findings, stores "
-        "a history, and serves /metrics for Prometheus and /api/v1 as JSON."
+        "a history, and serves /metrics for Prometheus and /api/v1 as JSON. A replay writes no history and "
+        "no files, and sends no alerts."
     )
     optParameters = [
         ["config", "c", None, "Configuration file (TOML). [default: the default configuration]"],
@@ -38,10 +39,7 @@ class Options(usage.Options):
         self["replay"] = []
 
     def opt_replay(self, path: str) -> None:
-        """
-        Snapshot of txrdma snapshot to show instead of a fabric; several are replayed in the order of their
-        times. No history and files are written, and no alerts are sent.
-        """
+        """Snapshot to show instead of a fabric; several are replayed in the order of their times."""
         self["replay"].append(path)
 
     def postOptions(self) -> None:

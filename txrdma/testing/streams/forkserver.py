@@ -45,7 +45,7 @@ _PR_SET_PDEATHSIG: Final = 1
 
 
 def prepare() -> None:
-    """Import the modules that players need, without plugins of other projects, which may install a reactor."""
+    """Import the modules that players need, without plugins of others, which may install a reactor."""
     for name in _IMPORTED:
         import_module(name)
     for name in _OPTIONAL:

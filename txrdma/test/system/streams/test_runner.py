@@ -169,7 +169,7 @@ class ForeignPluginTests(SynchronousTestCase):
         return runner
 
     def test_installsReactor(self) -> None:
-        """Players use the reactor that was ordered, although a plugin imports the default one, as autobahn's."""
+        """Players use the ordered reactor, although a plugin imports the default one, as autobahn's."""
         runner = self.runner(
             "from twisted.internet import reactor\n"
             "from twisted.internet.endpoints import _TLSClientEndpointParser\n"
