@@ -8,7 +8,7 @@ before the peer closed are delivered before C{connectionLost}.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from zope.interface import implementer
@@ -216,10 +216,6 @@ class StreamConnection(Generic[CoreT, CarrierT]):
         if not self._isBusy:
             self._soon()
         return backlog
-
-    def writeSequence(self, chunks: Sequence[bytes]) -> None:
-        """Queue several byte strings."""
-        self.write(b"".join(chunks))
 
     def close(self) -> None:
         """Close the connection when all written bytes are posted and a producer has no more to write."""

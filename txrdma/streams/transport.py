@@ -8,7 +8,7 @@ reports events to its transport, which calls the application and handles its exc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, cast, Final, Generic, Protocol, TypeVar
 
@@ -79,9 +79,6 @@ class Bytes(Protocol):
 
     def write(self, data: bytes) -> int:
         """Queue bytes; return the length of the backlog."""
-
-    def writeSequence(self, chunks: Sequence[bytes]) -> None:
-        """Queue several byte strings."""
 
 
 class End(Protocol):
@@ -199,15 +196,10 @@ class StreamTransport(Generic[EndT]):
 
     def writeSequence(self, iovec: Iterable[bytes]) -> None:
         chunks = list(iovec)
-        for chunk in chunks:
-            _mustBeBytes(chunk)
-        flow = self._flow
-        if not any(chunks):
-            return
-        if flow.isOpen:
-            flow.writeSequence(chunks)
-        if (not flow.isOpen or flow.backlog > self.bufferSize) and self.producer is not None:
-            self._pauseProducer()  # as in C{write}
+        if {*map(type, chunks)} - {bytes}:  # saves 30 calls per HTTP request
+            for chunk in chunks:
+                _mustBeBytes(chunk)
+        StreamTransport.write(self, b"".join(chunks))  # C{self.write} may be that of TLS
 
     def loseConnection(self) -> None:
         """Close the connection when all written bytes are sent and a producer has no more to write."""

@@ -389,12 +389,6 @@ class Flow:
                 queue.schedule()
         return backlog
 
-    def writeSequence(self, chunks: Sequence[bytes]) -> None:
-        self.pending += chunks
-        self.backlog += sum(map(len, chunks))
-        if not self.isDirty:
-            self.touch()
-
     def update(self) -> None:
         """Send a message on the next flush, with or without data."""
         self._mustSend = True
@@ -433,7 +427,6 @@ class Flow:
             or offset + length >= size
             or produced - ring.peerConsumed >= size
             or self.isEnding
-            or self.hasProducer
             or self.confirmsEach
             or self.peerState & ENDS
             or queue.sent >= queue.limit
@@ -459,6 +452,8 @@ class Flow:
         if not lane.putMessage(number, signaled, message):
             self._request(requests, number, signaled, message)
         self.isDirty = False
+        if self.hasProducer:
+            queue.flushed.append(self)
         return True
 
     def fill(self, requests: list[SendRequest]) -> None:

@@ -133,7 +133,7 @@ class ResigningTests(SynchronousTestCase):
         """A stream learns that its peer has closed if bytes are left that cannot be sent, and only then."""
         for written, expected in ((bytes(100), [("peerHasClosed",)]), (b"", [])):
             flow, reported = begun()
-            flow.writeSequence([written])
+            flow.write(written)
             flow.peerState = ENDS
             reported.log.clear()
             flow.resign()
@@ -185,9 +185,10 @@ class SentTests(SynchronousTestCase):
         lane: Any = FullLane()
         flow.queue.openLane(lane)
         flow.queue.limit = 10
-        flow.writeSequence([b"one"])
+        flow.write(b"one")
         flow.fill([])  # requests the address of the peer's memory
-        flow.writeSequence([b"two", b"three"])
+        flow.write(b"two")
+        flow.write(b"three")
         requests: list[SendRequest] = []
         self.assertTrue(flow.send(requests))
         self.assertEqual(lane.target[:11], b"onetwothree")
@@ -200,11 +201,11 @@ class SentTests(SynchronousTestCase):
         lane: Any = OpenLane()
         flow.queue.openLane(lane)
         flow.queue.limit = 1000
-        flow.writeSequence([b"first"])
+        flow.write(b"first")
         flow.fill([])
         for _each in range(4 * SIGNAL_EVERY):
             flow.ring.peerConsumed = flow.ring.produced
-            flow.writeSequence([b"x"])
+            flow.write(b"x")
             flow.isDirty = False
             if not flow.send([]):
                 flow.fill([])
@@ -215,28 +216,33 @@ class SentTests(SynchronousTestCase):
         flow, _ = begun()
         lane: Any = FullLane()
         flow.queue.openLane(lane)
-        flow.writeSequence([b"one"])
+        flow.write(b"one")
         flow.fill([])
         flow.queue.limit = flow.queue.sent
-        flow.writeSequence([b"two"])
+        flow.write(b"two")
         self.assertFalse(flow.send([]))
         self.assertEqual((lane.target[:6], flow.backlog), (b"one\0\0\0", 3))
 
-    @given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20)), max_size=30), st.booleans())
-    @example([(20, 0), (5, 20), (11, 5), (9, 10)], False)
-    def test_fastPathEqualsGeneralPath(self, steps: list[tuple[int, int]], isSignaling: bool) -> None:
+    @given(
+        st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20)), max_size=30), st.booleans(), st.booleans()
+    )
+    @example([(20, 0), (5, 20), (11, 5), (9, 10)], False, True)
+    def test_fastPathEqualsGeneralPath(
+        self, steps: list[tuple[int, int]], isSignaling: bool, hasProducer: bool
+    ) -> None:
         lanes: list[Any] = [OpenLane(), OpenLane()]
         flows = [begun()[0] for _ in lanes]
         for flow, lane in zip(flows, lanes, strict=True):
             flow.queue.openLane(lane)
             flow.queue.limit, flow.queue.isSignaling = 1000, isSignaling
-            flow.writeSequence([b"first"])
+            flow.write(b"first")
             flow.fill([])
+            flow.hasProducer = hasProducer
         for number, (written, read) in enumerate(steps):
             for flow, isShort in zip(flows, (True, False), strict=True):
                 flow.ring.peerConsumed = min(flow.ring.peerConsumed + read, flow.ring.produced)
                 if written:
-                    flow.writeSequence([bytes([number + 1]) * written])
+                    flow.write(bytes([number + 1]) * written)
                 flow.isDirty = False
                 if not (isShort and flow.send([])):
                     flow.fill([])
@@ -245,6 +251,7 @@ class SentTests(SynchronousTestCase):
             for name in ("produced", "at", "blocked"):
                 self.assertEqual(getattr(flows[0].ring, name), getattr(flows[1].ring, name), name)
             self.assertEqual(flows[0].backlog, flows[1].backlog)
+            self.assertEqual(len(flows[0].queue.flushed), len(flows[1].queue.flushed))
 
 
 class ExceptionTests(SynchronousTestCase):
@@ -282,7 +289,7 @@ class RetainedTests(SynchronousTestCase):
     def write(self, data: bytes) -> list[SendRequest]:
         """Return the requests that send these bytes and a message."""
         requests: list[SendRequest] = []
-        self.flow.writeSequence([data])
+        self.flow.write(data)
         self.flow.isDirty = False
         self.flow.fill(requests)
         return requests
