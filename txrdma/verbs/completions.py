@@ -163,6 +163,8 @@ class CompletionReader:
                 sources.disarmBy(queue.disarm)  # the reactor polls anyway: peers need not ring
         self._nextCalls = nextCalls(reactor)
         self._isContinuing = False  # C{_readDelayed} is scheduled
+        self._isReadDue = False  # the descriptor is readable: its event is not taken
+        self._beforeRead: Callable[[], object] | None = None  # see callNext
         self._isTaken = False  # the event of the read that has begun last
         self._isAttended = False  # in C{attend}
 
@@ -215,8 +217,30 @@ class CompletionReader:
         self._reactor.removeReader(self)
         if self._polling is not None:
             self._polling.removePollable(self)
-        self._isContinuing = False
+        self._isContinuing = self._isReadDue = False
         self._nextCalls.discard(self._readDelayed)
+        if self._beforeRead is not None:
+            self._nextCalls.add(self._beforeRead)
+            self._beforeRead = None
+
+    def callNext(self, call: Callable[[], object]) -> None:
+        """
+        Make a call once, in the next reactor iteration, or sooner.
+
+        If this reader is to read again in that iteration, it makes the call before. That saves a delayed
+        call, a twentieth of the Python calls of a server for an HTTP request.
+
+        @param call: always the same function.
+        """
+        if self._isReadDue:
+            self._beforeRead = call
+        else:
+            self._nextCalls.add(call)
+
+    def discardNext(self, call: Callable[[], object]) -> None:
+        """Do not make a call that L{callNext} has scheduled. Idempotent."""
+        self._beforeRead = None
+        self._nextCalls.discard(call)
 
     # IReadDescriptor
 
@@ -228,7 +252,9 @@ class CompletionReader:
             self._channel.takeEvents()
             self._polling.addPollable(self)  # a quiet reader is only armed
             self.poll()  # the reactor polls for more
-        elif not self._isContinuing and not self._isEnding():
+        elif (
+            (self._beforeRead is None or self._makeCall()) and not self._isContinuing and not self._isEnding()
+        ):
             self._read()
 
     def connectionLost(self, reason: Failure) -> None:
@@ -236,6 +262,17 @@ class CompletionReader:
             self.stop()
             if not reason.check(ConnectionLost, ConnectionDone):
                 self._failed(reason)
+
+    def _makeCall(self) -> bool:
+        """Make the call of L{callNext}; return whether to read now: not before calls that it has delayed."""
+        call, self._beforeRead = self._beforeRead, None
+        self._isReadDue = False
+        try:
+            if call is not None:
+                call()
+        except BaseException:  # as in a delayed call
+            _log.failure("Unexpected error in {call}", call=call)
+        return self._sources.isRunning and not self._hasDelayed()
 
     def _read(self) -> None:
         """
@@ -248,11 +285,13 @@ class CompletionReader:
         While more is expected, events are not taken, so that the reactor returns to the descriptor after
         everything else.
         """
-        self._isTaken = False
+        self._isTaken = self._isReadDue = False
         if not self._drain() or not self._maySleep():
             if self._isTaken:  # by another read, in a handler that has run the reactor
                 self._countPoller(False)
                 self._continue()
+            else:
+                self._isReadDue = self._sources.isRunning and not self._isContinuing
         elif self._sources.isRunning:
             self._channel.takeEvents()
             self._isTaken = True

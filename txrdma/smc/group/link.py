@@ -139,7 +139,7 @@ class Link:
         )
         with ExitStack() as undo:
             undo.callback(attachment.close)
-            self.scheduler = SendScheduler(groups.reactor, attachment, self, groups.clock.seconds)
+            self.scheduler = SendScheduler(attachment, self, groups.clock.seconds)
             undo.pop_all()
         self._queue = self.scheduler.queue
         self._reader = attachment.reader

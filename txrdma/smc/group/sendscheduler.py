@@ -34,7 +34,6 @@ from twisted.python.failure import Failure
 from txrdma.error import RDMAError
 from txrdma.iba.verbs import Completion, SendRequest, Status
 from txrdma.interfaces import IDirectLane
-from txrdma.kit.delayedcalls import nextCalls
 from txrdma.smc.flow.flow import Flow
 from txrdma.smc.flow.owner import FlowOwner
 from txrdma.smc.flow.sendqueue import LinkSendQueue, Unacknowledged
@@ -88,9 +87,7 @@ class SendScheduler:
     @ivar clock: returns the reactor's time, in seconds; it never goes back.
     """
 
-    def __init__(
-        self, reactor: Any, attachment: Attachment, owner: Owner, clock: Callable[[], float]
-    ) -> None:
+    def __init__(self, attachment: Attachment, owner: Owner, clock: Callable[[], float]) -> None:
         self.signalsEach = False
         self.queue = LinkSendQueue(attachment.domain, attachment.queuePair.capacity, self.schedule)
         self.queue.limit = WINDOW
@@ -100,6 +97,7 @@ class SendScheduler:
         self._owner = owner
         self._queuePair = attachment.queuePair
         self._sendQueue = attachment.sendQueue
+        self._reader = attachment.reader
         self._sendReader = attachment.sendReader
         self._acknowledged = 0  # number of the last acknowledged message
         self._isFull = False  # a completion must come before the next flush
@@ -107,7 +105,6 @@ class SendScheduler:
         self._undelivered: deque[tuple[int, FlowOwner]] = deque()  # see deliver
         self._soon: list[tuple[FlowOwner | None, Callable[[], None]]] = []  # see callSoon; None: of the link
         self._atEnd: dict[Callable[[], None], None] = {}  # see callAtEnd
-        self._nextCalls = nextCalls(reactor)
         self._isScheduled = False
 
     @property
@@ -135,7 +132,7 @@ class SendScheduler:
             self._owner.rouse()
         elif not self._isScheduled:
             self._isScheduled = True
-            self._nextCalls.add(self._called)
+            self._reader.callNext(self._called)
             self._due = self.clock() + FLUSH_SECONDS
         elif len(self.queue.dirty) > 1 and not self.isBusy and self.clock() >= self._due:
             self._postEarly()
@@ -184,6 +181,8 @@ class SendScheduler:
                 dirty.pop()
                 if requests:
                     self._post(requests)
+                if queue.flushed:
+                    self._notifyFlushed()
             else:
                 self._flush()
         elif dirty and not self._soon:
@@ -238,7 +237,7 @@ class SendScheduler:
         self._isResting = True
         self._sendReader.stop()
         self._isScheduled = False
-        self._nextCalls.discard(self._called)
+        self._reader.discardNext(self._called)
 
     def wake(self) -> None:
         """Return to the reactor; delayed calls may have been cancelled by other code, as trial does."""
@@ -322,12 +321,17 @@ class SendScheduler:
             self._afterPost()
         # Owners are notified last: they may call the application, which may write and make flows dirty again.
         if queue.flushed:
-            flushed, queue.flushed = queue.flushed, []
-            for flow in flushed:
-                try:
-                    flow.owner.wasFlushed()
-                except Exception:
-                    flow.owner.abortOnError()
+            self._notifyFlushed()
+
+    def _notifyFlushed(self) -> None:
+        queue = self.queue
+        flushed, queue.flushed = queue.flushed, []
+        flow: Flow
+        for flow in flushed:
+            try:
+                flow.owner.wasFlushed()
+            except Exception:
+                flow.owner.abortOnError()
 
     def _afterPost(self) -> None:
         """Recycle requests, and watch for completions if one is needed."""

@@ -580,6 +580,153 @@ class EagerDelayedCallsTests(DelayedCallsTests):
     makeReactor = EagerReactor
 
 
+class NextCallTests(SynchronousTestCase):
+    """Calls before the read that is due in the next iteration, or in a delayed call."""
+
+    def setUp(self) -> None:
+        self.patch(completions, "_budget", SpinBudget())
+        self.reactor = TwistedReactor()
+        self.reported: list[str] = []
+        self.delayed: Callable[[], None] = lambda: None
+        self.called: Callable[[], None] = lambda: None
+        self.handled: Callable[[], object] = lambda: None
+        self.queue = Queue([])
+        self.channel = Channel([self.queue])
+        reactor: Any = self.reactor
+        self.reader = CompletionReader(reactor, self.channel, [self.queue], self.handle)
+        self.reader.start()
+        self.reactor.turn()
+
+    def handle(self, batch: Sequence[Completion]) -> None:
+        self.reported.append("handled")
+        self.reactor.callLater(0, self.delay)
+        self.handled()
+
+    def delay(self) -> None:
+        self.reported.append("delayed")
+        self.delayed()
+
+    def call(self) -> None:
+        self.reported.append("called")
+        self.called()
+
+    def read(self) -> None:
+        """Read a completion; the handler delays a call, so that another read is due."""
+        self.queue.put(1)
+        self.channel.isTaken = False
+        self.reactor.turn()
+
+    def test_callPrecedesDueRead(self) -> None:
+        """It takes no delayed call, and precedes completions that have come meanwhile."""
+        self.delayed = lambda: self.reader.callNext(self.call)
+        self.read()
+        self.queue.put(2)
+        self.reactor.runUntilCurrent()
+        self.assertEqual(self.reactor.getDelayedCalls(), [])
+        self.reader.doRead()
+        self.assertEqual(self.reported, ["handled", "delayed", "called", "handled"])
+
+    def test_delayedCallsOfCallPrecedeNextBatch(self) -> None:
+        self.delayed = lambda: self.reader.callNext(self.call)
+
+        def call() -> None:
+            self.delayed = lambda: None
+            self.handle([])
+
+        self.called = call
+        self.read()
+        self.queue.put(2)
+        for _ in range(3):
+            self.reactor.turn()
+        expected = ["handled", "delayed", "called", "handled", "delayed", "handled", "delayed"]
+        self.assertEqual(self.reported, expected)
+
+    def test_callWithoutDueReadIsDelayed(self) -> None:
+        """Also after a read that has taken the event."""
+        self.read()
+        for _ in range(2):
+            self.reactor.turn()
+        self.assertTrue(self.channel.isTaken)
+        self.reader.callNext(self.call)
+        self.assertEqual(self.reported, ["handled", "delayed"])
+        self.reactor.turn()
+        self.assertEqual(self.reported, ["handled", "delayed", "called"])
+
+    def test_callOfStoppedReaderIsDelayed(self) -> None:
+        """Whether it was scheduled before the reader was stopped, or after that."""
+        for isFirst in (True, False):
+            self.reported.clear()
+            self.reader.start()
+            self.read()
+            if isFirst:
+                self.reader.callNext(self.call)
+            self.reader.stop()
+            if not isFirst:
+                self.reader.callNext(self.call)
+            self.reactor.turn()
+            self.assertEqual(self.reported, ["handled", "delayed", "called"])
+
+    def test_callIsDelayedIfHandlerHasStoppedReader(self) -> None:
+        self.handled = self.reader.stop
+        self.read()
+        self.reader.callNext(self.call)
+        self.reactor.turn()
+        self.assertEqual(self.reported, ["handled", "delayed", "called"])
+
+    def test_callThatSchedulesItselfIsMadeTwice(self) -> None:
+        """The second time in a delayed call, since the reader reads and sleeps after the first."""
+
+        def call() -> None:
+            self.called = lambda: None
+            self.reader.callNext(self.call)
+
+        self.called = call
+        self.delayed = lambda: self.reader.callNext(self.call)
+        self.read()
+        for _ in range(3):
+            self.reactor.turn()
+        self.assertEqual(self.reported, ["handled", "delayed", "called", "called"])
+
+    def test_discardedCall(self) -> None:
+        self.read()
+        self.reader.callNext(self.call)
+        self.reader.discardNext(self.call)
+        for _ in range(3):
+            self.reactor.turn()
+        self.reader.callNext(self.call)
+        self.reader.discardNext(self.call)
+        self.reactor.turn()
+        self.assertEqual(self.reported, ["handled", "delayed"])
+
+    def test_callAfterNestedReadHasTakenEvent(self) -> None:
+        """A handler that runs the reactor until it sleeps leaves no event, so that no read is due."""
+
+        def run() -> None:
+            self.delayed = lambda: None
+            for _ in range(3):
+                self.reactor.turn()
+            self.assertTrue(self.channel.isTaken)
+            self.reported.clear()
+
+        self.called = run
+        self.delayed = lambda: self.reader.callNext(self.call)
+        self.read()
+        self.reactor.turn()
+        self.reader.callNext(self.call)
+        self.called = lambda: None
+        self.reactor.turn()
+        self.assertEqual(self.reported, ["called"])
+
+    def test_failingCallIsLogged(self) -> None:
+        self.called = lambda: print(1 // 0)
+        self.read()
+        self.reader.callNext(self.call)
+        self.queue.put(2)
+        self.reactor.turn()
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+        self.assertEqual(self.reported, ["handled", "delayed", "called", "handled"])
+
+
 class BusyPollingTests(SynchronousTestCase):
     """Queues that readers poll without events; each poll takes a microsecond."""
 
