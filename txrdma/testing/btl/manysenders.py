@@ -41,6 +41,7 @@ class ManySenders:
         room: int = 0,
         isAdvertised: bool = True,
         markFrom: float = inf,
+        seed: int = 0,
     ) -> None:
         """
         @param rate: packets per second; C{depth}: packets that may wait; C{delay}: seconds in each direction.
@@ -49,11 +50,12 @@ class ManySenders:
         @param room: packets that the receiver's host retains while it pauses; zero for no limit.
         @param isAdvertised: whether it advertises them.
         @param markFrom: packets in the queue beyond which others are marked.
+        @param seed: of start times, sequence numbers, random losses and pauses.
         """
         whole = MTU + OVERHEAD
         self.bottleneck = Bottleneck(rate * whole, depth * whole, markFrom * whole)
         network = BadNetwork(delays=(delay, delay), loss=loss, bottlenecks={(0, 0): self.bottleneck})
-        self.world = World(Random(1), network)
+        self.world = World(Random(1 + 1000 * seed), network)
         self._data = bytes(size)
         receiver = ModuleHost(
             self.world, Module(MTU, (256, 1024), rooms=[room] if room and isAdvertised else ()), self._arrived
@@ -67,12 +69,12 @@ class ManySenders:
             self.peers.append(peer)
             sender.module.probe(peer, MTU, bytes(8))
             self.world.call(number * 30e-6, sender.turn)
-            at = 0.002 + Random(number).random() * 0.001
+            at = 0.002 + Random(1000 * seed + number).random() * 0.001
             for _each in range(MESSAGES):
                 self.world.call(at, partial(self._send, peer))
         if pauses:
             for number, host in enumerate(self.world.hosts):
-                host.disturb(Random(1 + number), pauses)
+                host.disturb(Random(1 + 1000 * seed + number), pauses)
 
     def _send(self, peer: Peer) -> None:
         host = self.world.hosts[1 + self.peers.index(peer)]
