@@ -217,11 +217,9 @@ class CompletionReader:
         self._reactor.removeReader(self)
         if self._polling is not None:
             self._polling.removePollable(self)
-        self._isContinuing = self._isReadDue = False
+        self._isContinuing = False
         self._nextCalls.discard(self._readDelayed)
-        if self._beforeRead is not None:
-            self._nextCalls.add(self._beforeRead)
-            self._beforeRead = None
+        self._delayCall()
 
     def callNext(self, call: Callable[[], object]) -> None:
         """
@@ -241,6 +239,13 @@ class CompletionReader:
         """Do not make a call that L{callNext} has scheduled. Idempotent."""
         self._beforeRead = None
         self._nextCalls.discard(call)
+
+    def _delayCall(self) -> None:
+        """Make the call of L{callNext} in a delayed call, since no read is due any more."""
+        self._isReadDue = False
+        if self._beforeRead is not None:
+            self._nextCalls.add(self._beforeRead)
+            self._beforeRead = None
 
     # IReadDescriptor
 
@@ -266,13 +271,15 @@ class CompletionReader:
     def _makeCall(self) -> bool:
         """Make the call of L{callNext}; return whether to read now: not before calls that it has delayed."""
         call, self._beforeRead = self._beforeRead, None
-        self._isReadDue = False
+        self._isReadDue = self._isTaken = False
         try:
             if call is not None:
                 call()
         except BaseException:  # as in a delayed call
             _log.failure("Unexpected error in {call}", call=call)
-        return self._sources.isRunning and not self._hasDelayed()
+        # If the call has run the reactor, another read may have taken the event, or another call may be due.
+        isDue = self._sources.isRunning and not self._isTaken and self._beforeRead is None
+        return isDue and not self._hasDelayed()
 
     def _read(self) -> None:
         """
@@ -295,6 +302,8 @@ class CompletionReader:
         elif self._sources.isRunning:
             self._channel.takeEvents()
             self._isTaken = True
+            if self._isReadDue:  # by another read, as above
+                self._delayCall()
             if (self._hasFound and not self._isAlone and self._expectsAnswer()) or not self._sleep():
                 self._continue()
                 self._nextCalls.postpone()  # until after calls that the handler has delayed by 0 seconds

@@ -707,15 +707,49 @@ class NextCallTests(SynchronousTestCase):
                 self.reactor.turn()
             self.assertTrue(self.channel.isTaken)
             self.reported.clear()
+            self.queue.log.clear()
 
         self.called = run
         self.delayed = lambda: self.reader.callNext(self.call)
         self.read()
         self.reactor.turn()
+        self.assertEqual(self.queue.log, [])  # a read that polls for longer would not see the next event
         self.reader.callNext(self.call)
         self.called = lambda: None
         self.reactor.turn()
         self.assertEqual(self.reported, ["called"])
+
+    def test_callInNestedIterationThatReadHasOutlived(self) -> None:
+        """A read whose handler has run the reactor delays calls that precede the next read, and sleeps."""
+
+        def run() -> None:
+            self.handled = lambda: None
+            self.queue.put(2)
+            self.reactor.turn()
+            self.reader.callNext(self.call)  # by a reader that follows in the same iteration
+
+        self.handled = run
+        self.read()
+        for _ in range(3):
+            self.reactor.turn()
+        self.assertEqual(self.reported.count("called"), 1, self.reported)
+
+    def test_callInNestedIterationOfCall(self) -> None:
+        """The same if a call runs the reactor."""
+
+        def run() -> None:
+            self.called = self.delayed = lambda: None
+            self.queue.put(2)
+            self.reactor.turn()
+            self.reactor.runUntilCurrent()
+            self.reader.callNext(self.call)
+
+        self.called = run
+        self.delayed = lambda: self.reader.callNext(self.call)
+        self.read()
+        for _ in range(4):
+            self.reactor.turn()
+        self.assertEqual(self.reported.count("called"), 2, self.reported)
 
     def test_failingCallIsLogged(self) -> None:
         self.called = lambda: print(1 // 0)
