@@ -22,13 +22,7 @@ from txrdma.cm.claims import ServiceClaims
 from txrdma.cm.connection import CMConnection, EventHandler
 from txrdma.cm.core.alternate import acceptAnyPath, PathCheck
 from txrdma.cm.core.dispatcher import BACKLOG, CLASS_VERSION, Dispatcher, Listener, Managed
-from txrdma.cm.core.events import (
-    ConnectionEstablished,
-    Event,
-    ServiceRequested,
-    ServiceResolved,
-    ServiceTimedOut,
-)
+from txrdma.cm.core.events import Event, ServiceRequested, ServiceResolved, ServiceTimedOut
 from txrdma.cm.core.exchange import RetryPolicy
 from txrdma.cm.errors import PeerSilent, ServiceRefused
 from txrdma.cm.interfaces import IConnectionManager
@@ -290,6 +284,14 @@ class ConnectionManager:
                 request = managed.connection.opening.request
                 self._peerClaims[managed] = self._claimForPeer(request.serviceID, managed.path)
 
+    def _endClaims(self) -> None:
+        """
+        Release the claims of peer-to-peer attempts that are established or have failed, even if their IDs are
+        still in use: others at this address may meet by the same service.
+        """
+        for managed in [each for each in self._peerClaims if each.connection.closing is not None]:
+            self._endClaim(managed)
+
     def _endClaim(self, managed: Managed) -> None:
         """Release the claim of a peer-to-peer attempt."""
         unclaim = self._peerClaims.pop(managed, None)
@@ -390,6 +392,8 @@ class ConnectionManager:
                         self._handleEvent(managed, event)
                     except Exception:
                         _log.failure("{event} could not be handled", event=event)
+            if self._peerClaims:
+                self._endClaims()
         finally:
             self._isTurning = False
             for managed in self._core.freed():
@@ -413,8 +417,6 @@ class ConnectionManager:
                 connection = self._connections[managed] = CMConnection(
                     self.perform, self.guid, managed, handler
                 )
-            if self._peerClaims and isinstance(event, ConnectionEstablished):
-                self._endClaim(managed)  # others at this address may meet by the same service
             connection.handleEvent(event)
 
     def _release(self, managed: Managed) -> None:

@@ -33,7 +33,7 @@ from txrdma.cm.layouts.messages import APStatus, REP, REQ, SIDRREP
 from txrdma.cm.manager import ConnectionManager
 from txrdma.error import DeviceUnavailable, InvalidRequest, Refused, ResourceExhausted
 from txrdma.iba.path import IBPath
-from txrdma.iba.types import GID, LID, QPN
+from txrdma.iba.types import GID, GUID, LID, QPN
 from txrdma.interfaces import IServiceClaims
 from txrdma.kit.forwardclock import sharedForwardClock
 from txrdma.mad.ports.verbsport import IPollingReactor, VerbsPort
@@ -303,6 +303,23 @@ class ClaimTests(PortCase):
         self.attempt()
         self.wait(lambda: self.kinds(0)[-1:] == [ConnectionEstablished])
         self.assertEqual((self.client.states, self.claimed), ({"ESTABLISHED": 1}, {SERVICE: 0}))
+
+    def test_timewait(self) -> None:
+        """An attempt that has failed has no claim in its time-wait."""
+
+        def clientEvent(connection: CMConnection, event: Event) -> None:
+            self.received[0].append(event)
+            if isinstance(event, ConnectionRequested):
+                connection.accept(REP(localQPN=QPN(23)))
+                self.network.partition(*self.addresses)
+
+        self.patch(self, "clientEvent", clientEvent)
+        self.host._core.guid = GUID(b"\xfe" * 8)  # a REQ that overtakes that of the client
+        self.attempt()
+        request = REQ(serviceID=SERVICE, localQPN=QPN(next(self.numbers)), maxCMRetries=1)
+        self.host.connect(request, self.way.reverse(), self.hostEvent, isPeerToPeer=True)
+        self.wait(lambda: self.client.states == {"TIMEWAIT": 1})
+        self.assertEqual((self.kinds(0)[-1], self.claimed), (ConnectionTimedOut, {SERVICE: 0}))
 
     def test_takenAtOneAddress(self) -> None:
         """A peer at the same address may have the service; it is claimed when that peer has ended."""
