@@ -25,7 +25,6 @@ from txrdma.cm.layouts.messages import APStatus, CMPath, RejectReason, REP, REQ
 from txrdma.cm.layouts.paths import pathFor
 from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError, Refused
 from txrdma.iba.path import IBPath
-from txrdma.iba.types import GUID
 
 _log = Logger()
 
@@ -52,7 +51,6 @@ class CMConnection:
     __slots__ = (
         "__weakref__",
         "_core",
-        "_guid",
         "_handler",
         "_loading",
         "_perform",
@@ -62,10 +60,8 @@ class CMConnection:
 
     managedBy = "txrdma"
 
-    def __init__(self, perform: Perform, guid: GUID, managed: Managed, handler: EventHandler) -> None:
-        """@param guid: the CA GUID in REPs."""
-        self._perform, self._guid = perform, guid
-        self.managed = managed
+    def __init__(self, perform: Perform, managed: Managed, handler: EventHandler) -> None:
+        self._perform, self.managed = perform, managed
         self._core = managed.connection
         self._handler = handler
         self.checkMigration: Callable[[], None] | None = None

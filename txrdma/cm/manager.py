@@ -257,7 +257,7 @@ class ConnectionManager:
             raise
         if isPeerToPeer:
             self._peerClaims[managed] = unclaim
-        made = self._connections[managed] = CMConnection(self.perform, self.guid, managed, handler)
+        made = self._connections[managed] = CMConnection(self.perform, managed, handler)
         self._turn()
         return made
 
@@ -414,9 +414,7 @@ class ConnectionManager:
                     managed.connection.disconnect(self.seconds())
                     self._core.collect(managed, self.seconds())
                     return
-                connection = self._connections[managed] = CMConnection(
-                    self.perform, self.guid, managed, handler
-                )
+                connection = self._connections[managed] = CMConnection(self.perform, managed, handler)
             connection.handleEvent(event)
 
     def _release(self, managed: Managed) -> None:
