@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from os import urandom
 from typing import Final
 
@@ -282,7 +282,8 @@ class ConnectionManager:
         for managed, unclaim in self._peerClaims.items():
             if unclaim is None:
                 request = managed.connection.opening.request
-                self._peerClaims[managed] = self._claimForPeer(request.serviceID, managed.path)
+                with suppress(DeviceUnavailable):  # no descriptor, for example: the next timer tries again
+                    self._peerClaims[managed] = self._claimForPeer(request.serviceID, managed.path)
 
     def _endClaims(self) -> None:
         """

@@ -332,6 +332,16 @@ class ClaimTests(PortCase):
         self.wait(lambda: not self.client.states)
         self.assertEqual(self.claimed, {SERVICE: 0})
 
+    def test_claimIsTriedAgain(self) -> None:
+        """A claim that fails for lack of descriptors, for example, is tried again, without a traceback."""
+        self.isTaken = True
+        for _ in range(2):
+            self.attempt(replace(self.way, dgid=self.way.sgid))
+        claim = Mock(side_effect=[DeviceUnavailable("no UNIX socket")] * 2 + [lambda: None])
+        self.patch(self, "claimService", claim)
+        self.wait(lambda: claim.call_count == 3)
+        self.assertNotIn(None, self.client._peerClaims.values())
+
     def test_takenAtAnotherAddress(self) -> None:
         """What a peer at another address sends would go to the process that has the service."""
         self.isTaken = True
