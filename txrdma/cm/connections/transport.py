@@ -14,7 +14,9 @@ handles them in order. A protocol that needs neither messages nor credits can po
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from functools import partial
 from typing import Final, Protocol
 
 from zope.interface import implementer
@@ -740,43 +742,52 @@ class RDMATransport(RequestTransport):
             release()
 
     def _closeAndReport(self, reason: Exception) -> None:
-        requests = self._sends.takeAll()
+        requests, failure = self._sends.takeAll(), Failure(reason)
+        steps: list[Callable[[], object]] = [self._loseMemory, partial(self._close, requests)]
         keepalive, self._keepalive = self._keepalive, None
         if keepalive is not None:
-            keepalive.stop()
+            steps.append(keepalive.stop)
+        if self.connection is not None:
+            steps.append(self.connection.disconnect)
+        steps.append(self.settle)
+        # Callbacks of the application run when everything is released: they may begin other connections.
+        steps += (partial(request.fail, failure) for request in requests)
+        if self._migration is not None:
+            steps.append(self._migration.end)
+        steps.append(partial(self._report, failure))
+        for step in steps:
+            with _log.failuresHandled("{transport} continues to close after an exception", transport=self):
+                step()
+
+    def _loseMemory(self) -> None:
+        """Call C{memoryLost} of a protocol that has it."""
         prepared = IPreparedProtocol(self.protocol, None)
         if prepared is not None:
             self._call(prepared.memoryLost)
-        # The queue pair is closed before memory is returned: no peer can write to memory that is used again.
-        self._close()
-        for request in requests:
-            request.release()
-        if self._reader is not None:
-            self._reader.end()
-        if self.connection is not None:
-            self.connection.disconnect()
-        self.settle()
-        failure = Failure(reason)
-        # Callbacks of the application run when everything is released: they may begin other connections.
-        for request in requests:
-            request.fail(failure)
-        if self._migration is not None:
-            self._migration.end()
+
+    def _report(self, failure: Failure) -> None:
+        """Report the end to the protocol, or to the attempt to connect."""
         if self.protocol is None:
             self.failed(failure)
             return
         self._end(failure)
         self.protocol = None
 
-    def _close(self) -> None:
+    def _close(self, requests: Iterable[Request] = ()) -> None:
+        """Close the queue pair, then return memory: if it stays open, the peer may still write to that."""
         pair, self._pair = self._pair, None
-        self._requester, self.completed = None, _ignoreCompletions
-        if pair is not None:
-            pair.close()
-        if self._shared is not None:
-            shared, self._shared = self._shared, None
-            self.adapter.detach(shared, pair, self._depth)
+        shared, self._shared = self._shared, None
         memory, self._memory = self._memory, None
-        if memory is not None:
-            memory.giveBack()
-        self._regions.close()
+        self._requester, self.completed = None, _ignoreCompletions
+        with ExitStack() as undo:
+            undo.callback(self._regions.close)
+            if shared is not None:
+                undo.callback(self.adapter.detach, shared, pair, self._depth)
+            if pair is not None:
+                pair.close()
+            if memory is not None:
+                memory.giveBack()
+            for request in requests:
+                request.release()
+            if self._reader is not None:
+                self._reader.end()

@@ -12,17 +12,23 @@ from weakref import ref
 from zope.interface import implementer
 
 from twisted.internet.defer import Deferred
-from twisted.internet.error import ConnectionDone, ConnectionLost
+from twisted.internet.error import ConnectionAborted, ConnectionDone, ConnectionLost
 from twisted.logger import formatEvent, globalLogPublisher
 from twisted.python.failure import Failure
 
 from txrdma.cm.connection import CMConnection
 from txrdma.cm.connections import attempt
+from txrdma.cm.connections.adapter import Adapter
 from txrdma.cm.connections.datagrams import (
     DatagramClientEndpoint,
     DatagramProtocol,
     DatagramServerEndpoint,
 )
+from txrdma.cm.connections.longmessages import LongMessageReader
+from txrdma.cm.connections.migration import PathMigration
+from txrdma.cm.connections.receives import Part
+from txrdma.cm.connections.sendqueue import Request, SendRegions
+from txrdma.cm.connections.transport import RDMATransport
 from txrdma.cm.core.events import ConnectionReplied, ConnectionRequested, Disconnected, Event
 from txrdma.cm.errors import Rejected, Rejection
 from txrdma.cm.interfaces import IPreparedProtocol
@@ -31,6 +37,7 @@ from txrdma.cm.terms import Terms
 from txrdma.error import InvalidRequest, RDMAError, Refused, ResourceExhausted
 from txrdma.iba.types import QPN
 from txrdma.mad.agent import MADAgent
+from txrdma.messages.keepalive import Keepalive
 from txrdma.messages.protocol import MessageFactory
 from txrdma.soft.core.queuepair import SoftQueuePair
 from txrdma.soft.device import SoftDevice, SoftProtectionDomain
@@ -53,6 +60,13 @@ VERBS = (
 @implementer(IPreparedProtocol)
 class Unprepared(MessageRecorder):  # type: ignore[misc]  # on purpose
     """A protocol without the methods that it promises."""
+
+
+class Unadaptable(MessageRecorder):
+    """A protocol that raises when it is adapted to an interface."""
+
+    def __conform__(self, interface: object) -> object:
+        raise RuntimeError("simulated")
 
 
 class PrivateDataTests(MessagingCase):
@@ -275,6 +289,54 @@ class DeviceTests(MessagingCase):
         neighbor.lost[0].trap(ConnectionLost)
         client.transport.abortConnection()
         self.assertNothingLeft()
+
+
+class EndTests(MessagingCase):
+    """A connection is released and its end is reported, whatever raises an exception meanwhile."""
+
+    def test_protocolThatCannotBeAdapted(self) -> None:
+        client, server = self.connected()
+        lost = Unadaptable()
+        client.transport.protocol = lost
+        client.transport.abortConnection()
+        self.wait(lambda: lost.lost and server.lost)
+        self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
+        self.assertNothingLeft()
+
+    def test_errorInAnyStep(self) -> None:
+        steps = (
+            *((Keepalive, "stop"), (SoftQueuePair, "close"), (Adapter, "detach"), (Part, "giveBack")),
+            *((SendRegions, "close"), (Request, "release"), (LongMessageReader, "end")),
+            *((CMConnection, "disconnect"), (PathMigration, "end"), (RDMATransport, "settle")),
+        )
+        for owner, name in steps:
+            self.served.clear()
+            client, server = self.connected()
+            client.transport._prepareMigration()
+            client.transport._reader = LongMessageReader(client.transport.adapter.receives)
+            unsent = client.transport.send(b"lost")
+            failing = FailsOnce(getattr(owner, name))
+            with patch.object(owner, name, lambda *arguments: failing(*arguments)):  # noqa: B023
+                client.transport.abortConnection()
+                self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1, name)
+                self.failureResultOf(unsent, ConnectionAborted)
+                self.wait(lambda: client.lost and server.lost)  # noqa: B023
+            self.assertEqual(len(client.lost), 1, name)
+            self.assertNothingLeft()
+
+
+class FailsOnce:
+    """A function whose first call raises an exception at its end."""
+
+    def __init__(self, function: Callable[..., object]) -> None:
+        self._function, self._hasFailed = function, False
+
+    def __call__(self, *arguments: object) -> object:
+        result = self._function(*arguments)
+        if self._hasFailed:
+            return result
+        self._hasFailed = True
+        raise RuntimeError("simulated")
 
 
 class AttemptTests(MessagingCase):
