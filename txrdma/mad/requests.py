@@ -130,3 +130,5 @@ class Registrations:
                     port=port.name,
                     error=errorText(error),
                 )
+            except Exception:  # of a user's port
+                _log.failure("{port} was reopened, but receives no requests", port=port.name)

@@ -341,6 +341,29 @@ class SubscriptionTests(SynchronousTestCase):
         self.assertEqual(len(self.flushLoggedErrors(ValueError)), 1)
         agent.close()
 
+    def test_registrationFails(self) -> None:
+        """A port that raises any exception at registrations is in use; every registration is tried."""
+        methods = [Method.REPORT, Method.TRAP, Method.SET]
+        tried: list[Method] = []
+        events: list[type] = []
+
+        def serve(managementClass: int, methods: Sequence[Method], oui: int = 0) -> Callable[[], None]:
+            tried.extend(methods)
+            raise OSError("simulated")
+
+        port = WiredPort(self.wire, 1)
+        self.patch(port, "serve", serve)
+        agent = MADAgent(self.clock, WiredPort(self.wire, 1), timeoutSeconds=0.5, reopen=lambda: port)
+        for method in methods:
+            agent.register(ManagementClass.SUBN_ADM, (method,))
+        agent.watch(lambda event: events.append(type(event)))
+        agent.portLost("the device is gone")
+        pass_(self.clock, 30, 0.5)
+        self.assertEqual((set(tried), len(tried)), (set(methods), 3))
+        self.assertEqual(events, [PortLost, PortReturned])
+        self.assertEqual(len(self.flushLoggedErrors(OSError)), 3)
+        agent.close()
+
     def test_closedByLoss(self) -> None:
         """An agent that a call's callback or a listener closes when the port is lost is not reopened."""
         opened: list[WiredPort] = []
