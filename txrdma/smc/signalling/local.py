@@ -108,13 +108,12 @@ class Announced:
     def isFrom(self, client: TCPAddress | None, local: TCPAddress | None) -> bool:
         """Return whether the user that announced the connection owns the client's socket."""
         user = self.client.user
-        if user == 0 or (client and local and user == socketUser(client, local)):
+        owner = socketUser(client, local) if user and client and local else None
+        if user in (0, owner):
             return True
-        _rateLimited.warn(
-            (user, "not its own"),
-            "user {user} announced a connection of another user: it uses plain TCP",
-            user=user,
-        )
+        why = "whose owner was not found" if owner is None else "of another user"
+        text = "user {user} announced a connection {why}: it uses plain TCP"
+        _rateLimited.warn((user, why), text, user=user, why=why)
         return False
 
     def send(self, word: bytes, more: bytes = b"") -> None:

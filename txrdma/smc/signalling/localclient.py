@@ -314,13 +314,11 @@ def findListener(target: TCPAddress) -> socket.socket | None:
         except OSError:
             connection.close()
             continue
-        if isOwned(user, target):
+        isOwner = isOwned(user, target)
+        if isOwner:
             return connection
-        _rateLimited.warn(
-            (user, target),
-            "user {user} claims {target}, where another user listens: using plain TCP",
-            user=user,
-            target=target,
-        )
+        why = "whose listener was not found" if isOwner is None else "where another user listens"
+        text = "user {user} claims {target}, {why}: using plain TCP"
+        _rateLimited.warn((user, target), text, user=user, target=target, why=why)
         connection.close()
     return None

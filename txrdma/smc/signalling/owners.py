@@ -243,9 +243,10 @@ def acceptingUsers(target: TCPAddress) -> set[int]:
     return set()
 
 
-def isOwned(user: int, target: TCPAddress) -> bool:
-    """Return whether only this user, or root, can accept a connection to an address of this host."""
-    return user == 0 or acceptingUsers(target) == {user}
+def isOwned(user: int, target: TCPAddress) -> bool | None:
+    """Return whether only this user, or root, can accept a connection here; None: no listener was found."""
+    users = {0} if user == 0 else acceptingUsers(target)
+    return users == {user} if users else None
 
 
 def socketUser(local: TCPAddress, remote: TCPAddress) -> int | None:

@@ -5,11 +5,16 @@ Addresses of TCP sockets, and the owners of these sockets.
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
+from unittest.mock import MagicMock, Mock
 
 from twisted.internet.address import HostnameAddress, IPv4Address, IPv6Address
+from twisted.logger import capturedLogs, formatEvent, Logger
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.smc.signalling import owners
+from txrdma.kit.logs import RateLimitedLogger
+from txrdma.smc.signalling import local, localclient, owners
+from txrdma.smc.signalling.local import Announced
 from txrdma.smc.signalling.owners import (
     acceptingUsers,
     isOwned,
@@ -17,6 +22,7 @@ from txrdma.smc.signalling.owners import (
     TCPAddress,
     tcpAddressOf,
 )
+from txrdma.unix.sockets import Credentials
 
 TCP = """\
   sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
@@ -91,6 +97,43 @@ class TableTests(SynchronousTestCase):
         self.patch(owners, "TABLES", ("/nowhere/at/all",))
         self.assertEqual(acceptingUsers(TCPAddress("127.0.0.1", 80)), set())
         self.assertIsNone(socketUser(TCPAddress("127.0.0.1", 1), TCPAddress("127.0.0.1", 80)))
+
+
+class UnknownOwnerTests(SynchronousTestCase):
+    """If the owner of a socket is not found, as without descriptors, a connection uses plain TCP."""
+
+    here, there = TCPAddress("127.0.0.1", 8080), TCPAddress("127.0.0.1", 40000)
+
+    def setUp(self) -> None:
+        self.patch(owners, "TABLES", ("/nowhere/at/all",))
+        self.patch(owners, "_query", Mock(side_effect=OSError(errno.EMFILE, "Too many open files")))
+
+    def warnings(self, module: object, call: Callable[[], object]) -> list[str]:
+        """Return the warnings that a call logs, with the reason before them."""
+        self.patch(module, "_rateLimited", RateLimitedLogger(Logger()))
+        with capturedLogs() as events:
+            self.assertFalse(call())
+        reason, *others = map(formatEvent, events)
+        self.assertIn("Too many open files", reason)
+        return [line for line in others if "/nowhere" not in line]
+
+    def test_announcedConnection(self) -> None:
+        """The listener does not log that the connection is another user's."""
+        announced = Announced(None, self.there, 1, Credentials(1, 1000))
+        lines = self.warnings(local, lambda: announced.isFrom(self.there, self.here))
+        self.assertEqual(
+            lines, ["user 1000 announced a connection whose owner was not found: it uses plain TCP"]
+        )
+
+    def test_listener(self) -> None:
+        """The client does not log that another user listens."""
+        self.patch(localclient, "socket", MagicMock())
+        self.patch(localclient, "candidateNames", lambda target: ("name",))
+        self.patch(localclient, "peerOf", lambda connection: Credentials(1, 1000))
+        lines = self.warnings(localclient, lambda: localclient.findListener(self.here))
+        self.assertEqual(
+            lines, ["user 1000 claims 127.0.0.1:8080, whose listener was not found: using plain TCP"]
+        )
 
 
 class PrecedenceTests(SynchronousTestCase):
