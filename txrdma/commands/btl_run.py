@@ -28,7 +28,8 @@ class CommandOptions(BaseOptions):
         "Run a program in several processes of this host, which form a group: see txrdma.btl.Group. A "
         "program whose name ends with .py is run by this Python. The first process reads the standard "
         "input. If a process fails, the others have 5 seconds to end, then they are terminated, and the exit "
-        "status is that of the first one that has failed, or 128 and its signal."
+        "status is that of the first one that has failed, or 128 and its signal. A process that has failed "
+        "because of another one does not count."
     )
     isCancelledByInterrupts = False
     optFlags = [["prefix", "p", "Write the rank before each line of output."]]

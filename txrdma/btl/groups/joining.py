@@ -82,6 +82,7 @@ class Joining:
     async def _meet(self) -> None:
         terms = self._terms
         self._rendezvous = client = await connectToRendezvous(self._reactor, terms, self.members.fail)
+        self.members.blame = client.blame
         stream = TCP4ServerEndpoint(self._reactor, 0, interface=self._interface)
         proved = ProvedServerEndpoint(self._reactor, stream, terms.rank, terms.keys, self._admit)
         server = ServerEndpoint(self._reactor, proved, self._device)

@@ -150,7 +150,7 @@ class Launch:
     """
     The processes of a group, from their start to the end of the last one.
 
-    @ivar failed: the end of the first process that has failed, or None.
+    @ivar failed: the end of the process that has caused the first failure, or None.
     """
 
     def __init__(self, reactor: Any, size: int, command: Sequence[str], isPrefixed: bool = False) -> None:
@@ -163,6 +163,7 @@ class Launch:
         self._reactor, self._size, self._command = reactor, size, list(command)
         self._isPrefixed = isPrefixed
         self._rendezvous = Rendezvous(reactor, size)
+        self._ends: dict[int, ProcessEnd] = {}
         self._processes = {rank: _MemberProcess(rank, self._exited, self._ended) for rank in range(size)}
         self._finished: Deferred[None] = Deferred()
         self._timer = Timer(reactor)
@@ -172,7 +173,7 @@ class Launch:
         Start the processes, and wait until all have ended.
 
         @param environment: of the processes, to which the variables of members are added.
-        @param reportFailure: called with the end of the first process that has failed.
+        @param reportFailure: called with L{failed}, when that process has ended.
         """
         self._reportFailure = reportFailure
         await self._rendezvous.listen()
@@ -207,11 +208,22 @@ class Launch:
         )
 
     def _exited(self, end: ProcessEnd) -> None:
-        self._rendezvous.ended(end.rank, end.text)
-        if end.status and self.failed is None:
-            self.failed = end
-            self._reportFailure(end)
+        self._rendezvous.exited(end.rank, end.text)
+        self._ends.setdefault(end.rank, end)
+        self._decide()
+        if end.status:
             self._timer.ensure(GRACE_SECONDS, self._terminate)
+
+    def _decide(self, mayWait: bool = True) -> None:
+        """Report the process that has caused the first failure; if it still runs, wait for its status."""
+        first = next((end for end in self._ends.values() if end.status), None)
+        if first is None or self.failed is not None:
+            return
+        cause = self._ends.get(self._rendezvous.causeOf(first.rank))
+        if cause is None and mayWait:
+            return
+        self.failed = first if cause is None or not cause.status else cause
+        self._reportFailure(self.failed)
 
     def _ended(self, rank: int) -> None:
         del self._processes[rank]
@@ -224,6 +236,7 @@ class Launch:
         self._timer.ensure(INTERRUPT_SECONDS, self._terminate)
 
     def _terminate(self) -> None:
+        self._decide(mayWait=False)
         self._timer.start(GRACE_SECONDS, self._kill)
         self._signal("TERM")
 

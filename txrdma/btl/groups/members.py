@@ -68,6 +68,7 @@ class Members:
     @ivar failure: why the group has failed, or None.
     @ivar left: the members that have left in order.
     @ivar onFailure: called when the group has failed.
+    @ivar blame: called before that with the rank of the member that has failed, if it is known.
     @ivar onWake: called when a member wakes this one, or has left.
     @ivar complete: fires when all connections are established; fails with L{GroupFailed}.
     """
@@ -78,6 +79,7 @@ class Members:
         self.failure: GroupFailed | None = None
         self.left: set[int] = set()
         self.onFailure: Callable[[], None] = lambda: None
+        self.blame: Callable[[int], None] = lambda rank: None
         self.onWake: Callable[[], None] = lambda: None
         self.complete: Deferred[None] = Deferred()
         self._connections: dict[int, Member] = {}
@@ -139,6 +141,8 @@ class Members:
         if self.failure is not None or self._isClosed:
             return
         self.failure = GroupFailed(text, rank)
+        if rank is not None:
+            self.blame(rank)
         if not self.complete.called:
             self.complete.errback(self.failure)
         self.onFailure()

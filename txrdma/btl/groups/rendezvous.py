@@ -15,7 +15,7 @@ from typing import Any, Final
 from twisted.internet.defer import Deferred, maybeDeferred, succeed
 from twisted.internet.endpoints import TCP4ClientEndpoint, TCP4ServerEndpoint
 from twisted.internet.error import ConnectError
-from twisted.internet.interfaces import IAddress, IListeningPort
+from twisted.internet.interfaces import IAddress, IListeningPort, IWriteDescriptor
 from twisted.internet.protocol import connectionDone, Factory
 from twisted.logger import Logger
 from twisted.protocols.basic import LineOnlyReceiver
@@ -84,10 +84,19 @@ class _MemberLines(_Lines):
         if "failed" in value:
             self._rendezvous.ended(self._rank, str(value["failed"]))
             return
+        if "because" in value:
+            self._rendezvous.blamed(self._rank, index(value["because"]))
+            return
         self._rendezvous.listens(self._rank, self._transport().getPeer().host, _checkedPort(value["port"]))
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         self._rendezvous.ended(self._rank, "its process has ended")
+
+    def read(self) -> None:
+        """Process lines that the reactor has not read yet."""
+        transport = self._transport()
+        if transport.connected:
+            transport.doRead()
 
     def lose(self) -> None:
         """Close the connection when everything is sent."""
@@ -115,6 +124,7 @@ class Rendezvous(Factory):
         self._lines: dict[int, _MemberLines] = {}
         self._addresses: dict[int, tuple[str, int]] = {}
         self._left: set[int] = set()
+        self._causes: dict[int, int] = {}  # for each failed member, the one that it has reported as the cause
         self._proved: dict[IAddress | None, int] = {}
         self._port: Any = None
 
@@ -164,6 +174,23 @@ class Rendezvous(Factory):
     def left(self, rank: int) -> None:
         """A member has left the group in order."""
         self._left.add(rank)
+
+    def blamed(self, rank: int, cause: int) -> None:
+        """The operations of a member have failed because of another one, as it reports."""
+        self._causes.setdefault(rank, cause)
+
+    def causeOf(self, rank: int) -> int:
+        """Return the member that has caused the failure of this one, which may be itself."""
+        for _ in self._causes:
+            rank = self._causes.get(rank, rank)
+        return rank
+
+    def exited(self, rank: int, text: str) -> None:
+        """The process of a member has exited, after it has sent its last lines."""
+        lines = self._lines.get(rank)
+        if lines is not None:
+            lines.read()
+        self.ended(rank, text)
 
     def ended(self, rank: int, text: str) -> None:
         """A member has ended: unless it has left before, report this to the others."""
@@ -215,6 +242,14 @@ class RendezvousClient(_Lines):
         """Report the port at which this member listens."""
         self.sendObject({"port": port})
 
+    def blame(self, rank: int) -> None:
+        """Report at once, since this process may exit, because of which member the group has failed."""
+        if not self._isLeaving:
+            self.sendObject({"because": rank})
+            writer = IWriteDescriptor(self._transport(), None)
+            if writer is not None:
+                writer.doWrite()
+
     def leave(self, reason: str | None = None) -> None:
         """
         Leave the group.
@@ -248,6 +283,8 @@ class RendezvousClient(_Lines):
 
     def _fail(self, rank: int | None, text: str) -> None:
         if not self.members.called:
+            if rank is not None:
+                self.blame(rank)
             self.members.errback(GroupFailed(text, rank))
         elif not self._isLeaving:
             self._failed(rank, text)

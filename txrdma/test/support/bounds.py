@@ -137,7 +137,8 @@ BOUNDS: Final = {
     "btl.groups.launching.LONGEST_LINE": "btl.Prefixer._rest",
     "btl.groups.terms.MOST_MEMBERS": """
         btl.Group._values btl.Joining._proved,_connecting btl.Members.transports,_connections,left,_missed
-        btl.Rendezvous._lines,_addresses,_left btl.SharedAlgorithms._views btl.Slots._sleeps,_woken,others
+        btl.Launch._ends btl.Rendezvous._lines,_addresses,_left,_causes
+        btl.SharedAlgorithms._views btl.Slots._sleeps,_woken,others
     """,
     "btl.inbox.MOST_TAGS": "btl.Inbox._tags,_unreceived",
     "btl.inbox.MOST_UNRECEIVED": "btl.BTL._received btl._TagQueue.messages",

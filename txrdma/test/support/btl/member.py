@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import atexit
 import errno
 import os
 import signal
 import socket
 import sys
+import time
 from array import array
+from contextlib import suppress
 from typing import Any
 
 from twisted.internet.defer import Deferred, gatherResults
@@ -33,6 +36,13 @@ async def main(reactor: Any, role: str) -> None:
         waiting = [group.barrier() for _ in range(2)]
         group.transport(1).post(1, b"waiting")
         await gatherResults([each.addErrback(failed) for each in waiting])
+    elif role == "raising":
+        if group.rank == 1:
+            others = [await group.transport(rank).receive(1) for rank in (0, 2)]
+            atexit.register(waitForEnd, [int(bytes(each)) for each in others])
+            raise SystemExit(3)
+        group.transport(1).post(1, b"%d" % os.getpid())
+        await group.barrier()
     elif role == "waiting":
         print("waiting", flush=True)
         await Deferred()
@@ -43,6 +53,15 @@ def failed(failure: Any) -> None:
     """Print why an operation has failed."""
     failure.trap(GroupFailed)
     print(f"failed because of rank {failure.value.rank}: {failure.value}", flush=True)
+
+
+def waitForEnd(processes: list[int]) -> None:
+    """Return when these processes have ended."""
+    for process in processes:
+        with suppress(ProcessLookupError):
+            while True:
+                os.kill(process, 0)
+                time.sleep(0.01)
 
 
 def listen() -> None:

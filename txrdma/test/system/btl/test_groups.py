@@ -46,6 +46,13 @@ class RunTests(SynchronousTestCase):
         self.assertEqual(process.returncode, 128 + signal.SIGKILL)
         self.assertRegex(errors, "btl-run: rank 1 has failed: its process was ended by SIGKILL")
 
+    def test_raising(self) -> None:
+        """The member that raises is reported, although the others, which need it, exit before."""
+        process = self.start("raising")
+        _output, errors = process.communicate(timeout=100)
+        self.assertEqual(process.returncode, 3, errors)
+        self.assertRegex(errors, "btl-run: rank 1 has failed: its process has ended with status 3")
+
     def test_interrupt(self) -> None:
         """An interrupt of the launcher ends all members."""
         process = self.start("waiting", "-p")

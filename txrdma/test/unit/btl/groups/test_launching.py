@@ -9,7 +9,7 @@ from typing import Any
 
 from twisted.internet.defer import Deferred
 from twisted.internet.error import ProcessDone, ProcessExitedAlready, ProcessTerminated
-from twisted.internet.testing import MemoryReactorClock
+from twisted.internet.testing import MemoryReactorClock, StringTransport
 from twisted.python import usage
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
@@ -22,6 +22,7 @@ from txrdma.btl.groups.launching import (
     Prefixer,
     ProcessEnd,
 )
+from txrdma.btl.groups.rendezvous import _MemberLines
 from txrdma.btl.groups.terms import GroupTerms, MOST_MEMBERS
 from txrdma.commands.btl_run import CommandOptions
 
@@ -72,6 +73,18 @@ class Process:
     def end(self, status: int = 0, signal: int | None = None) -> None:
         self.exit(status, signal)
         self.loseConnection()
+
+
+class UnreadTransport(StringTransport):
+    """The connection of a member to the rendezvous, with data that the reactor has not read."""
+
+    def __init__(self, lines: _MemberLines) -> None:
+        super().__init__()
+        self.unread, self._lines = b"", lines
+
+    def doRead(self) -> None:
+        data, self.unread = self.unread, b""
+        self._lines.dataReceived(data)
 
 
 class ProcessReactor(MemoryReactorClock):
@@ -136,6 +149,66 @@ class LaunchTests(SynchronousTestCase):
         self.assertEqual(self.failures, [ProcessEnd(1, 101, 137, "its process was ended by SIGKILL")])
         self.assertEqual(self.launched.failed, self.failures[0])
         self.assertEqual(self.reactor.getDelayedCalls(), [])
+
+    def connect(self, rank: int) -> UnreadTransport:
+        """Connect a member to the rendezvous, which reads nothing until its process has ended."""
+        rendezvous = self.launched._rendezvous
+        rendezvous._admit(rank, None)
+        lines = rendezvous.buildProtocol(None)
+        transport = UnreadTransport(lines)
+        lines.makeConnection(transport)
+        return transport
+
+    def blame(self, rank: int, other: int) -> None:
+        """Let a member report that its group has failed because of another one."""
+        self.connect(rank).unread += b'{"because": %d}\n' % other
+
+    def test_cause(self) -> None:
+        """Members that exit before the one because of which they have failed are not reported."""
+        self.launch()
+        self.blame(2, 1)
+        self.blame(0, 2)
+        self.processes[0].end(status=1)
+        self.processes[2].end(status=1)
+        self.assertEqual(self.failures, [])
+        self.processes[1].end(status=3)
+        self.successResultOf(self.running)
+        self.assertEqual(self.failures, [ProcessEnd(1, 101, 3, "its process has ended with status 3")])
+        self.assertEqual(self.launched.failed, self.failures[0])
+
+    def test_causeHasNotFailed(self) -> None:
+        """If the blamed member exits without an error, the one that has failed is reported."""
+        self.launch()
+        self.blame(2, 1)
+        self.processes[2].end(status=4)
+        self.processes[1].end()
+        self.assertEqual([(end.rank, end.status) for end in self.failures], [(2, 4)])
+
+    def test_causeDoesNotEnd(self) -> None:
+        """If the blamed member still runs after some seconds, the one that has failed is reported."""
+        self.launch()
+        self.blame(2, 1)
+        self.processes[2].end(status=4)
+        self.reactor.advance(GRACE_SECONDS)
+        self.assertEqual([(end.rank, end.status) for end in self.failures], [(2, 4)])
+        self.assertEqual(self.processes[1].signals, ["TERM"])
+
+    def test_membersThatBlameEachOther(self) -> None:
+        """One of the members that blame each other is reported."""
+        self.launch()
+        self.blame(2, 1)
+        self.blame(1, 2)
+        for process in self.processes:
+            process.end(status=1)
+        self.successResultOf(self.running)
+        self.assertEqual(len(self.failures), 1)
+
+    def test_leftBeforeExit(self) -> None:
+        """A member that has left before its process ended has not failed, even if that is read late."""
+        self.launch()
+        self.connect(1).unread += b'{"leave": true}\n'
+        self.processes[1].end()
+        self.assertIsNone(self.launched._rendezvous.failure)
 
     def test_endsWhileStarting(self) -> None:
         """The exit of processes is detected even if they exit before C{spawnProcess} returns."""

@@ -6,7 +6,10 @@ import json
 from types import SimpleNamespace
 from typing import Any
 
+from zope.interface import directlyProvides
+
 from twisted.internet.address import IPv4Address
+from twisted.internet.interfaces import IWriteDescriptor
 from twisted.internet.testing import StringTransport
 from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
@@ -81,6 +84,13 @@ class RendezvousTests(SynchronousTestCase):
         self.members[1][0].connectionLost()
         self.assertEqual(self.received(0), [{"failed": 1, "text": "no device"}])
         self.assertEqual((self.received(1), self.rendezvous.failure), ([], (1, "no device")))
+
+    def test_causes(self) -> None:
+        """A member's first report counts; a chain of reports ends at the member that is the cause."""
+        for rank, causes in ((2, (1, 0)), (1, (1,))):
+            for cause in causes:
+                self.members[rank][0].dataReceived(b'{"because": %d}\n' % cause)
+        self.assertEqual([self.rendezvous.causeOf(rank) for rank in range(SIZE)], [0, 1, 1])
 
     def test_dissolve(self) -> None:
         """Once members are connected, the rendezvous can end, and a member's disconnection is no failure."""
@@ -161,6 +171,7 @@ class ClientTests(SynchronousTestCase):
         self.client.dataReceived(b'{"failed": 1, "text": "killed"}\n')
         error = self.failureResultOf(self.client.members, GroupFailed).value
         self.assertEqual((error.rank, str(error)), (1, "rank 1 has failed: killed"))
+        self.assertEqual(self.transport.value(), b'{"because": 1}\n')
 
     def test_failedLater(self) -> None:
         """A failure after the addresses, and the end of the rendezvous, are reported."""
@@ -169,6 +180,16 @@ class ClientTests(SynchronousTestCase):
         self.client.connectionLost()
         self.assertEqual(self.failures[0], (1, "rank 1 has failed: killed"))
         self.assertRegex(self.failures[1][1], "rendezvous was lost")
+
+    def test_blame(self) -> None:
+        """The reason of a failure is sent before the call returns, since the process may exit then."""
+        flushed: list[bytes] = []
+        directlyProvides(self.transport, IWriteDescriptor)
+        self.transport.doWrite = lambda: flushed.append(self.transport.value())  # type: ignore[attr-defined]
+        self.client.blame(1)
+        self.client.leave()
+        self.client.blame(1)
+        self.assertEqual(flushed, [b'{"because": 1}\n'])
 
     def test_leave(self) -> None:
         """When a member has left, the end of its connection is no failure."""
