@@ -1,11 +1,11 @@
 """
 The limit of each table in packages that serve peers, which L{txrdma.test.unit.kit.test_tables} checks.
 
-A table is an attribute that a class creates as an empty dictionary, list, set, deque, counter or bytearray,
-or as an empty tuple or empty bytes that its module replaces by longer ones. The author of a new one adds it
-to C{BOUNDS}, as C{package.Class.attribute}: below the name of the constant that is its limit, or, if no peer
-can fill it without limit, below the reason. A limit that a peer can reach with an effect on others belongs to
-L{txrdma.test.support.limits} as well.
+A table is an attribute that a class creates, or a name that a module assigns, as an empty dictionary, list,
+set, deque, counter or bytearray, or as an empty tuple or empty bytes that its module replaces by longer ones.
+The author of a new one adds it to C{BOUNDS}, as C{package.Class.attribute} or C{package.module.name}: below
+the name of the constant that is its limit, or, if no peer can fill it without limit, below the reason. A
+limit that a peer can reach with an effect on others belongs to L{txrdma.test.support.limits} as well.
 """
 
 from __future__ import annotations
@@ -57,6 +57,10 @@ BOUNDS: Final = {
         verify.MeasuringClient._calls verify.Serving._ports verify.WorkerSupervisor.checks,measurements
         verify.RoundTripTimer._times
         verify.Worker._errors,_rest
+        btl.aio._reactors btl.module._modules cm.adapter._adapters kit.delayedcalls._nextCalls
+        kit.forwardclock._shared kit.shutdown._stops smc.control._answering smc.groups._open
+        smc.localclient._channels smc.netns._searches smc.reactoruse._uses smc.shared._logged,_byReactor
+        smc.silence._ofReactor verbs.device._open verbs.devices._openDevices
     """,
     "TURN": """
         btl.FastPath._events btl.Module._events btl.ModulePort._touched btl.Rendezvous._proved
@@ -67,7 +71,7 @@ BOUNDS: Final = {
         smc.LinkGroupCore.output,pending smc._Core.output,pending
         soft.Coordinator._events soft.Datagrams._events soft.LocalPeers._written
         soft.Requester._events soft.Responder._events soft.SoftDevice._events
-        kit.NextCalls._calls,_running
+        kit.NextCalls._calls,_running kit.machines.postponed
     """,
     "FIXED": """
         btl.Channel._receives,_refused btl.ChannelPort.channels btl.ModulePort._channels,ports
@@ -93,6 +97,10 @@ BOUNDS: Final = {
         soft.UDPPeer._classes soft.UDPCarrier._reported unix.StatusServer._ended
         kit.Prover._data kit.RemoteSender.lost kit.StateTable._states kit._Builder._states
         pingpong.Samples._counts tap.Statistics.modes tap.Threads._pools verify.StreamService._head
+        cm.sendqueue._NONE fabric.adaptive.STATIC kit.wire._uncompiled mad.attributes._registered
+        mad.sa._components monitor.rows.RENAMED smc.counting.connections,fallbacks,refused,ended
+        smc.flow._NOTHING soft._entries.NO_ENTRIES soft._incoming._NONE soft._outgoing._NONE
+        verbs.requests._bad
     """,
     "PART": """
         btl.FastPath._peers,_earlyLimits btl.Module._ready,_losing,_probing,unmarked btl.ModulePort._unneeded
@@ -119,6 +127,7 @@ BOUNDS: Final = {
         verbs.PyverbsCompletionQueue._localCompletions,_members verbs.PyverbsQueuePair._receives,_sends
         verbs.PyverbsSharedReceiveQueue._consumers,_receives verbs.ReceiveWorkRequests._cache
         verbs.SendWorkRequests._workRequests verbs.Sources._disarms,_pairs
+        smc.connectionstatus._live verbs.requests._idle
     """,
     "USER": """
         smc.ControlAnswer.command,connections,linkGroups,statistics,silent smc._SocketCache._sockets
@@ -244,6 +253,7 @@ BOUNDS: Final = {
     "soft.rc.peers._LENGTHS": "soft.UDPPeer._takingSums",
     "soft.rc.roce._PEERS": "soft.RoCEPort._peers",
     "soft.shared._doorbells.MOST": "soft.PeerDoorbells._bells",
+    "soft.shared._incoming._SHORT_BYTES": "soft._incoming._SHORT",
     "soft.shared.datagrams.MOST_POLLED": "soft.SharedDatagrams._polledLanes",
     "soft.shared.routes.MOST_UNANSWERED": "soft._ConnectedProcess._unanswered",
     "soft.shared.routes._MOST_WAITING": "soft._ConnectedProcess._invitations",

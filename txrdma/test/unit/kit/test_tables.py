@@ -87,12 +87,12 @@ def assigned(statement: ast.AST) -> Iterator[tuple[ast.expr, ast.expr | None]]:
                 yield target, statement.value
 
 
-def tables(source: str) -> Iterator[str]:
-    """Return the tables that the classes of a module create, as C{Class.attribute}."""
+def tables(source: str, name: str) -> Iterator[str]:
+    """Return the tables of a module, as C{module.name}, and of its classes, as C{Class.attribute}."""
     module = ast.parse(source)
     longer = set(grown(module))
-    for kind in statements(module.body):
-        if not isinstance(kind, ast.ClassDef):
+    for kind in (module, *statements(module.body)):
+        if not isinstance(kind, (ast.Module, ast.ClassDef)):
             continue
         for statement in kind.body:
             isMethod = isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef))
@@ -102,7 +102,7 @@ def tables(source: str) -> Iterator[str]:
                     isGrown = isEmpty(value) and nameOf(target) in longer
                     isOfClass = isSelf or isinstance(target, ast.Name) and not isMethod
                     if isOfClass and (isGrown or isTable(value)):
-                        yield f"{kind.name}.{nameOf(target)}"
+                        yield f"{getattr(kind, 'name', name)}.{nameOf(target)}"
 
 
 def listed(names: str) -> Iterator[str]:
@@ -136,7 +136,7 @@ class TableTests(SynchronousTestCase):
             f"{package}.{name}"
             for package in PACKAGES
             for path in sorted((ROOT / package).rglob("*.py"))
-            for name in tables(path.read_text("utf-8"))
+            for name in tables(path.read_text("utf-8"), path.stem)
         ]
         self.assertGreater(len(found), 400)
         bounded = [name for names in BOUNDS.values() for name in listed(names)]
@@ -156,6 +156,15 @@ class TableTests(SynchronousTestCase):
     def test_kinds(self) -> None:
         """Empty containers of all kinds are tables, and values that grow; those with a bound are not."""
         source = """
+thirteen: dict[int, int] = {}
+fourteen = WeakSet()
+no = {1: 2}
+fifteen = ()
+fifteen += (1,)
+
+def function():
+    local = {}
+
 class Some:
     one: dict[int, int] = field(default_factory=dict[int, int])
     two: list[int] = attrs.field(factory=list)
@@ -182,8 +191,10 @@ class Some:
         self.twelve = (data, *self.twelve)[:5]
         self.no = (*data, 1)
 """
+        ofModule = [f"module.{each}" for each in ("thirteen", "fourteen", "fifteen")]
         numbers = "one two three ten four five six seven eight nine eleven twelve".split()
-        self.assertEqual(list(tables(source)), [f"Some.{each}" for each in numbers])
+        ofClass = [f"Some.{each}" for each in numbers]
+        self.assertEqual(list(tables(source, "module")), ofModule + ofClass)
 
     def test_different(self) -> None:
         """A table without a bound, one that does not exist, and one with two bounds are reported."""
