@@ -44,7 +44,7 @@ TCP_KEEP_ALIVE: Final = (60, 20, 3)
 """Seconds of silence before a monitor's host is probed, seconds between probes, and number of probes."""
 
 BEAT_SECONDS: Final = 1.0
-"""Seconds between keepalive messages while calls are outstanding."""
+"""Least time in seconds between keepalive messages, which are sent while calls progress."""
 
 _MOST_TEXT: Final = 200
 
@@ -134,7 +134,7 @@ class CollectorProtocol(MessageConnection):
 
     def __init__(self, factory: CollectorFactory) -> None:
         self.factory = factory
-        self._isFilling = self._isPaused = False
+        self._isFilling = self._isPaused = self._hasProgressed = False
         self._timeoutSeconds, self._retries = 0.0, 0
         self._waiting: deque[PortsRequest] = deque()
         self._running: dict[_Reading, None] = {}
@@ -173,9 +173,11 @@ class CollectorProtocol(MessageConnection):
             self._beating.ensure(BEAT_SECONDS, self._beat)
 
     def _beat(self) -> None:
-        """Show that this end is alive, because a slow node may delay results."""
+        """Show that calls progress, because a slow node may delay results."""
         if self._running:
-            self.send(b"")
+            if self._hasProgressed:
+                self._hasProgressed = False
+                self.send(b"")
             self._beating.start(BEAT_SECONDS, self._beat)
 
     def _fill(self) -> None:
@@ -192,7 +194,8 @@ class CollectorProtocol(MessageConnection):
             self._isFilling = False
 
     def issue(self, call: _Reading, lid: int) -> None:
-        """Make a call."""
+        """Make a call, after the one before it has completed."""
+        self._hasProgressed = True
         agent = self.factory.agent
         agent.issue(call, toLID(agent.port.endPort, lid), self._timeoutSeconds, self._retries)
 

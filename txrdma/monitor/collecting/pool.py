@@ -205,7 +205,8 @@ class _Collector(Factory):
         self.name = name
         self.reactor = pool.reactor
         self.timeoutSeconds, self.retries = pool.timeoutSeconds, pool.retries
-        self.mostSeconds = self.timeoutSeconds * (self.retries + 1) + GRACE_SECONDS
+        # After BUSY a call pauses for as long in total as its retries take.
+        self.mostSeconds = 2 * self.timeoutSeconds * (self.retries + 1) + GRACE_SECONDS
         self.link: _Link | None = None
         self.pool = pool
         self._endpoint = ProvedClientEndpoint(self.reactor, endpoint, wire.MONITOR, wire.COLLECTOR, pool.key)

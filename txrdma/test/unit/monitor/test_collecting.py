@@ -25,6 +25,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import WireError
 from txrdma.mad.agent import MADAgent
+from txrdma.mad.core.transactions import Call
 from txrdma.mad.layouts.pma import PortCounters, PortCountersExtended
 from txrdma.mad.layouts.smp import NodeInfo, PortInfo
 from txrdma.monitor.collecting import collector, pool, wire
@@ -236,6 +237,22 @@ class PoolTests(CollectingTestCase):
         self.assertEqual(self.output(), [])
         self.assertEqual(len(self.endpoints["b"].pipes), 2)
 
+    def test_endlessCall(self) -> None:
+        """A collector with a call that never completes is lost, and the round ends."""
+        self.grown()
+        self.started()
+        agent: Any = self.agents[0]
+        issue = agent.issue
+
+        def forget(call: Call, *arguments: Any) -> None:
+            call.forget = lambda call: None
+            agent.issue = issue
+
+        agent.issue = forget  # for one call
+        self.pump(60.0)
+        self.counted()
+        self.assertEqual(len(self.endpoints["b"].pipes), 2)
+
     def test_portLost(self) -> None:
         """A collector that loses its management port leaves the ports to the others."""
         self.grown()
@@ -406,6 +423,23 @@ class CollectorTests(FabricTestCase):
         ports = (wire.REFUSED + b"\0\1") * 2
         self.assertEqual(wire.decodePorts(10, 2, ports), [1, 1])
         self.assertRaises(WireError, wire.decodePorts, 10, 1, ports)
+
+    def test_keepalive(self) -> None:
+        """Keepalive messages are sent as long as a slow node answers, and only then."""
+        self.connection._timeoutSeconds = 30.0
+        agent: Any = self.collector
+        issue, waiting = agent.issue, []
+        agent.issue = lambda *arguments: waiting.append(arguments)  # the node needs longer than a second
+        self.send(wire.encodeRequests([wire.PortsRequest(1, self.lid("left"), b"\1", b"\1\2")]))
+        found = []
+        for _ in range(2):
+            for _ in range(3):
+                self.pump(1.0)
+                found.append(self.messages())
+            issue(*waiting.pop())
+        self.assertEqual(found, [[b""], [], [], [b""], [], []])
+        (result,) = self.results()
+        self.assertEqual(result.kind, wire.COMPLETE)
 
     def test_silentSeries(self) -> None:
         """A series ends when the node becomes silent, and has what was read before."""
