@@ -301,7 +301,7 @@ async def listen(
     @param host: the IP address to listen at; empty is any IPv4 address.
     @param port: the TCP port; 0 is any free port.
     @param device: a device, or several over which messages are striped: see L{DeviceSpecs}.
-    @raise ResourceExhausted: the port is in use.
+    @raise CannotListenError: the port is in use.
     """
     server = Server(serve)
     factory = MessageFactory(lambda: _Protocol(server.connected))

@@ -14,7 +14,7 @@ from zope.interface import implementer
 
 from twisted.internet.defer import CancelledError, Deferred, fail
 from twisted.internet.endpoints import TCP4ServerEndpoint, TCP6ServerEndpoint
-from twisted.internet.error import CannotListenError, ConnectError, DNSLookupError
+from twisted.internet.error import ConnectError, DNSLookupError
 from twisted.internet.interfaces import (
     IAddress,
     IListeningPort,
@@ -30,7 +30,7 @@ from txrdma.btl.ends import checkSpecs, DeviceSpecs, severalDevices, tcpEndpoint
 from txrdma.btl.introductions import isDecidable
 from txrdma.btl.lifeline import PeerConnection
 from txrdma.btl.transport import BTLMessageTransport
-from txrdma.error import InvalidRequest, MalformedDevice, RDMAError, Refused, ResourceExhausted
+from txrdma.error import InvalidRequest, MalformedDevice, RDMAError, Refused
 from txrdma.kit.cancelling import cancellable
 from txrdma.kit.delayedcalls import Timer
 from txrdma.kit.logs import errorText, RateLimitedLogger
@@ -198,7 +198,7 @@ class ServerEndpoint:
         """
         Listen. Protocols are made when connections are established.
 
-        @return: fires with the port; fails with L{ResourceExhausted} if it is in use, and with
+        @return: fires with the port; fails with C{CannotListenError} if it is in use, and with
             L{txrdma.error.MalformedDevice} if a device string is malformed. A device that is not available
             yet is opened for the first client.
         """
@@ -207,14 +207,7 @@ class ServerEndpoint:
         except (MalformedDevice, InvalidRequest):
             return fail()
         listening = self._stream.listen(_Accepting(self._reactor, self._device, factory))
-
-        def failed(failure: Failure) -> Failure:
-            failure.trap(CannotListenError)
-            error = ResourceExhausted(str(failure.value))
-            error.__cause__ = failure.value
-            return Failure(error)
-
-        return listening.addCallbacks(_ListeningPort, failed)
+        return listening.addCallback(_ListeningPort)
 
     def _checkDevices(self) -> None:
         """Open and close the devices that device strings name."""

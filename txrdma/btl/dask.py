@@ -24,6 +24,8 @@ from distributed.comm.utils import ensure_concrete_host, from_frames, to_frames
 from distributed.protocol.utils import host_array
 from distributed.utils import ensure_memoryview
 
+from twisted.internet.error import CannotListenError
+
 from txrdma.btl import aio
 from txrdma.btl.aio import Connection
 from txrdma.btl.errors import MessageFailed
@@ -256,7 +258,7 @@ class BTLListener(BaseListener):
         """Start to listen; raise C{OSError} if that fails."""
         try:
             self._server = await aio.listen(self._serve, self._host, self._port, _device())
-        except RDMAError as error:
+        except (CannotListenError, RDMAError) as error:
             raise OSError(f"cannot listen at {PREFIX}{self._host}:{self._port}: {error}") from error
 
     async def _serve(self, connection: Connection) -> None:

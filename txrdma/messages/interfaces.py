@@ -201,5 +201,5 @@ class IMessageServerEndpoint(Interface):
         """
         Listen.
 
-        @return: fires with the port; fails with an L{txrdma.error.RDMAError}.
+        @return: fires with the port; fails with C{CannotListenError}, as over TCP.
         """

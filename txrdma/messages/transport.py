@@ -9,18 +9,32 @@ ended. C{_call} calls the application: an exception closes this connection only.
 from __future__ import annotations
 
 from collections.abc import Callable
+from errno import EADDRINUSE, EADDRNOTAVAIL
 from operator import methodcaller
 from typing import Any
 
+from twisted.internet.error import CannotListenError
 from twisted.internet.interfaces import IPushProducer
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from txrdma.error import DeviceUnavailable, RDMAError
 from txrdma.kit.connectionlog import ConnectionRecord
 from txrdma.kit.shutdown import IClosesOnShutdown, Stopping
 from txrdma.messages.address import MessageAddress
 
 _log = Logger()
+
+
+def cannotListen(place: str, port: object, error: RDMAError) -> CannotListenError:
+    """
+    Return the error of a server that cannot listen; as over TCP, it contains that of a system call.
+
+    @param place: the device; C{port}: the port, or the service.
+    """
+    usual = EADDRNOTAVAIL if isinstance(error, DeviceUnavailable) else EADDRINUSE
+    number = getattr(error.__cause__, "errno", None) or usual
+    return CannotListenError(place, port, OSError(number, str(error)))
 
 
 class MessageTransport:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from errno import EADDRINUSE, EADDRNOTAVAIL
 from itertools import count
 from typing import Any, Generic
 
 from zope.interface import implementer
 
 from twisted.internet.defer import Deferred, fail
-from twisted.internet.error import CannotListenError, ConnectError, ConnectingCancelledError, NoProtocol
+from twisted.internet.error import ConnectError, ConnectingCancelledError, NoProtocol
 from twisted.internet.interfaces import (
     IAddress,
     IListeningPort,
@@ -21,7 +20,7 @@ from twisted.internet.interfaces import (
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from txrdma.error import DeviceUnavailable, RDMAError
+from txrdma.error import RDMAError
 from txrdma.kit.cancelling import cancellable
 from txrdma.messages.address import MessageAddress
 from txrdma.messages.interfaces import (
@@ -109,14 +108,6 @@ class StreamAttempt(Generic[MessageEndT]):
         return None
 
 
-def _systemError(error: RDMAError) -> OSError:
-    """Return the error with which a TCP port could not be bound: programs read its number."""
-    usual = EADDRNOTAVAIL if isinstance(error, DeviceUnavailable) else EADDRINUSE
-    found = OSError(getattr(error.__cause__, "errno", None) or usual, str(error))
-    found.__cause__ = error
-    return found
-
-
 @implementer(IMessageProtocolFactory)
 class AcceptedStreams(Generic[MessageEndT]):
     """
@@ -131,28 +122,18 @@ class AcceptedStreams(Generic[MessageEndT]):
         self._reactor, self._factory = reactor, factory
         self._numbers = count()
 
-    def listen(
-        self, endpoint: IMessageServerEndpoint, kind: str, port: int = 0, place: str = ""
-    ) -> Deferred[IListeningPort]:
+    def listen(self, endpoint: IMessageServerEndpoint, kind: str) -> Deferred[IListeningPort]:
         """
         Listen.
 
         @param kind: the prefix of endpoint strings, for the log.
-        @param port: the port, for the error; C{place}: the address or device.
         @return: fails with C{CannotListenError}.
         """
-
-        def failed(failure: Failure) -> Failure:
-            failure.trap(RDMAError)
-            error: Any = failure.value
-            if isinstance(error.__cause__, CannotListenError):
-                return Failure(error.__cause__)
-            return Failure(CannotListenError(place, port, _systemError(error)))
 
         def listening(port: IListeningPort) -> IListeningPort:
             return StreamPort(self._reactor, port, self._factory, kind)
 
-        return endpoint.listen(self).addCallbacks(listening, failed)
+        return endpoint.listen(self).addCallback(listening)
 
     def buildProtocol(self, peer: MessageAddress) -> MessageEndT | None:
         raise NotImplementedError

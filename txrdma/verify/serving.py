@@ -10,6 +10,7 @@ from zope.interface import implementer
 
 from twisted.internet.defer import maybeDeferred
 from twisted.internet.endpoints import serverFromString, TCP4ServerEndpoint
+from twisted.internet.error import CannotListenError
 from twisted.internet.interfaces import IHalfCloseableProtocol
 from twisted.internet.protocol import connectionDone, Factory, Protocol
 from twisted.python.failure import Failure
@@ -147,7 +148,7 @@ class Serving:
     async def _listen(self, kind: str, endpoint: Any, factory: Any) -> None:
         try:
             port = await endpoint.listen(factory)
-        except RDMAError as error:
+        except (CannotListenError, RDMAError) as error:
             self.offer["missing"][kind] = str(error)
             return
         self._ports.append(port)

@@ -13,7 +13,7 @@ from zope.interface import implementer
 
 from twisted.internet.defer import CancelledError, Deferred, DeferredList, maybeDeferred
 from twisted.internet.endpoints import TCP4ClientEndpoint, TCP4ServerEndpoint
-from twisted.internet.error import ConnectingCancelledError
+from twisted.internet.error import CannotListenError, ConnectingCancelledError
 
 from txrdma.btl.connections import ClientEndpoint, ServerEndpoint, TIMEOUT
 from txrdma.btl.ends import DeviceSpecs
@@ -68,7 +68,7 @@ class Joining:
         except GroupFailed as error:
             await self.leave(str(error))
             raise
-        except RDMAError as error:
+        except (CannotListenError, RDMAError) as error:
             failed = GroupFailed(f"rank {self._terms.rank} cannot join the group: {error}")
             await self.leave(str(failed))
             raise failed from error

@@ -31,7 +31,7 @@ from txrdma.cm.interfaces import IRDMAProtocol
 from txrdma.cm.layouts.ipcm import IPAddresses, IPCMHeader, portOf, PortSpace, serviceIDOf
 from txrdma.cm.layouts.messages import REQ
 from txrdma.cm.terms import checkSeconds, Terms
-from txrdma.error import InvalidRequest, RDMAError, ResourceExhausted
+from txrdma.error import InvalidRequest, RDMAError
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID, GUID, LID
 from txrdma.interfaces import IPathResolver, IServiceClaims
@@ -43,6 +43,7 @@ from txrdma.mad.paths import isName, parseGID
 from txrdma.messages.address import MessageAddress
 from txrdma.messages.interfaces import IMessageClientEndpoint, IMessageProtocolFactory, IMessageServerEndpoint
 from txrdma.messages.protocol import MessageFactory
+from txrdma.messages.transport import cannotListen
 from txrdma.ports.softdevices import softDeviceTo
 from txrdma.unix.sockets import isSameUser
 from txrdma.verbs.devices import checkSpec, DeviceSpec
@@ -376,8 +377,14 @@ class RDMAClientEndpoint(_ClientEndpoint):
 
 @implementer(IMessageServerEndpoint)
 class _ServerEndpoint:
-    """A server. C{_serviceIDs} returns the service ID to listen to, which may be a random one."""
+    """
+    A server.
 
+    @ivar _serviceIDs: returns the service ID to listen to, which may be a random one.
+    @ivar _port: the port or the service ID, for errors.
+    """
+
+    _port: int | str
     _scheme: ServiceIDScheme
     _serviceIDs: Callable[[], int]
 
@@ -389,9 +396,21 @@ class _ServerEndpoint:
         self._backlog, self._match = backlog, match
 
     def listen(self, factory: IMessageProtocolFactory | MessageFactory[Any]) -> Deferred[IListeningPort]:
+        """
+        Listen.
+
+        @return: fires with the port; fails with C{CannotListenError}, which an L{RDMAError} has caused.
+        """
         return execute(self._listen, factory)
 
     def _listen(self, factory: IMessageProtocolFactory) -> IListeningPort:
+        try:
+            return self._listening(factory)
+        except RDMAError as error:
+            device = self._device if isinstance(self._device, str) else self._device.name
+            raise cannotListen(device, self._port, error) from error
+
+    def _listening(self, factory: IMessageProtocolFactory) -> IListeningPort:
         with heldAdapter(self._reactor, self._device) as adapter:
             listening = ServiceListening(
                 adapter, self._scheme, self._serviceIDs, factory, self._terms, self._backlog, self._match
@@ -419,7 +438,7 @@ class IBServerEndpoint(_ServerEndpoint):
             service in a process, the one with the longest match gets the connection.
         """
         super().__init__(reactor, device, terms, backlog, match)
-        self._scheme, self._serviceIDs = ServiceIDScheme(), lambda: serviceID
+        self._scheme, self._serviceIDs, self._port = ServiceIDScheme(), lambda: serviceID, f"{serviceID:#x}"
 
 
 class RDMAServerEndpoint(_ServerEndpoint):
@@ -447,13 +466,9 @@ class RDMAServerEndpoint(_ServerEndpoint):
         """
         super().__init__(reactor, device, terms, backlog, match)
         checkPort(port)
-        self._scheme, self._space, self._port = IPScheme(), space, port
+        self._scheme, self._port = IPScheme(), port
 
-    def _listen(self, factory: IMessageProtocolFactory) -> IListeningPort:
-        try:
-            return super()._listen(factory)
-        except (InvalidRequest, ResourceExhausted) as error:  # names a service ID at most
-            raise type(error)(f"can't listen on port {self._port}: {error}") from error
+        def number() -> int:
+            return serviceIDOf(space, port or _FIRST_PORT + randbelow((1 << 16) - _FIRST_PORT))
 
-    def _serviceIDs(self) -> int:
-        return serviceIDOf(self._space, self._port or _FIRST_PORT + randbelow((1 << 16) - _FIRST_PORT))
+        self._serviceIDs = number

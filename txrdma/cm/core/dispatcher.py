@@ -247,7 +247,8 @@ class Dispatcher:
         others = self._listeners.setdefault(listener.serviceID, [])
         for other in others:
             if (other.offset, other.pattern) == (listener.offset, listener.pattern):
-                raise InvalidRequest(f"there is already a listener for service {listener.serviceID:#x}")
+                reason = f"this program listens for service {listener.serviceID:#x} already"
+                raise InvalidRequest(f"{reason}; stop that listener, or choose another service or port")
         others.append(listener)
         others.sort(key=lambda each: -len(each.pattern))  # the most special one first
 

@@ -185,8 +185,7 @@ class RSocketServerEndpoint:
         @param backlog: limit of connections that are not yet established, from 1; further REQs are dropped.
         """
         self._endpoint = RDMAServerEndpoint(reactor, port, device, options.terms, backlog)
-        self._reactor, self._port, self._options = reactor, port, options
-        self._device = str(device)
+        self._reactor, self._options = reactor, options
 
     def listen(self, protocolFactory: IProtocolFactory) -> Deferred[IListeningPort]:
         """
@@ -195,7 +194,7 @@ class RSocketServerEndpoint:
         @return: fails with C{CannotListenError}.
         """
         accepting = _Accepting(self._reactor, self._options, protocolFactory)
-        return accepting.listen(self._endpoint, "rsocket", self._port, self._device)
+        return accepting.listen(self._endpoint, "rsocket")
 
 
 class _Accepting(AcceptedStreams[RSocketEnd]):

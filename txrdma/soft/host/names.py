@@ -44,7 +44,7 @@ def claimService(address: str, serviceID: int) -> Callable[[], None]:
             if error.errno != errno.EADDRINUSE:
                 raise DeviceUnavailable(f"no UNIX socket: {error}") from error
             reason = f"service ID {serviceID:#x} of {address} is in use by another program"
-            raise ResourceExhausted(reason) from error
+            raise ResourceExhausted(f"{reason}; stop that, or choose another service or port") from error
         return undo.pop_all().close
 
 

@@ -30,7 +30,7 @@ from twisted.internet.task import deferLater
 from twisted.internet.testing import MemoryReactorClock
 
 from txrdma.btl import module as modules
-from txrdma.btl.connections import ClientEndpoint, connect, ServerEndpoint
+from txrdma.btl.connections import ClientEndpoint, connect, listen, ServerEndpoint
 from txrdma.btl.stream.endpoints import StreamClientEndpoint
 from txrdma.error import InvalidRequest, RDMAError, Refused
 from txrdma.messages.protocol import MessageProtocol
@@ -57,11 +57,12 @@ class StreamTests(StreamContract, StreamCase):
         return f"btl:127.0.0.1:{port}"
 
     async def test_refused(self) -> None:
-        """Stream endpoints fail with the errors of TCP endpoints, the message API with its own."""
+        """Stream endpoints fail with the errors of TCP endpoints, clients of the message API with its own."""
         await self.listen()
         port = self.ports[0].getHost().port
         taken = serverFromString(reactor, f"btl:127.0.0.1:{port}").listen(Recorders())
         await self.assertFailure(taken, CannotListenError)
+        await self.assertFailure(listen(reactor, port, Recorders(MessageProtocol)), CannotListenError)
         await self.ports.pop().stopListening()
         refused = clientFromString(reactor, f"btl:127.0.0.1:{port}").connect(Recorders())
         await self.assertFailure(refused, ConnectionRefusedError)

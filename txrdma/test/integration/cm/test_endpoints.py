@@ -11,7 +11,7 @@ from twisted.application.internet import ClientService, StreamServerEndpointServ
 from twisted.internet import reactor
 from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.endpoints import clientFromString, connectProtocol, serverFromString
-from twisted.internet.error import ConnectionDone
+from twisted.internet.error import CannotListenError, ConnectionDone
 from twisted.internet.protocol import Factory
 from twisted.internet.task import deferLater
 from twisted.python.failure import Failure
@@ -87,7 +87,7 @@ class LoopbackTests(TestCase):
             ):
                 self.patch(adapters, "RXE", rxe)
                 server = serverFromString(reactor, f"rdma:{address}:7471")
-                with self.assertRaisesRegex(ResourceExhausted, advice):
+                with self.assertRaisesRegex(CannotListenError, advice):
                     await server.listen(MessageFactory(Echo))
         port = await server.listen(MessageFactory(Echo))  # after the other socket was closed
         port.stopListening()
@@ -109,7 +109,7 @@ class LoopbackTests(TestCase):
             finally:
                 os.seteuid(0)
             refused = "user 65534 claims to coordinate"
-            with self.assertRaisesRegex(ResourceExhausted, refused):
+            with self.assertRaisesRegex(CannotListenError, refused):
                 await serverFromString(reactor, f"rdma:{taken}:7472").listen(MessageFactory(Echo))
             fromThere = clientFromString(reactor, f"rdma:{free}:7471:bindAddress={taken}")
             with self.assertRaisesRegex(ResourceExhausted, refused):

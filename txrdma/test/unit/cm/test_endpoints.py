@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from dataclasses import replace
 from secrets import randbelow
 from typing import Any, cast
@@ -9,6 +10,7 @@ from unittest.mock import Mock, patch
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.endpoints import clientFromString, serverFromString
+from twisted.internet.error import CannotListenError
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -31,14 +33,16 @@ from txrdma.cm.connections.endpoints import (
 from txrdma.cm.core import opening
 from txrdma.cm.errors import Rejected, Rejection
 from txrdma.cm.layouts.messages import RejectReason
+from txrdma.cm.manager import ConnectionManager
 from txrdma.cm.rsocket.endpoints import RSocketClientEndpoint, RSocketServerEndpoint
 from txrdma.cm.terms import KEEPALIVE, LONGEST
 from txrdma.commands.resolve import CommandOptions, resolved
-from txrdma.error import InvalidRequest, MalformedDevice, RDMAError
+from txrdma.error import DeviceUnavailable, InvalidRequest, MalformedDevice, RDMAError, ResourceExhausted
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID, MTU
 from txrdma.mad.layouts.values import Rate
 from txrdma.mad.resolvers import StaticPathResolver
+from txrdma.messages.interfaces import IMessageServerEndpoint
 from txrdma.messages.protocol import MessageFactory
 from txrdma.soft import device as softdevice
 from txrdma.soft.core.recent import RecentNumbers
@@ -70,12 +74,37 @@ class RDMATests(MessagingCase):
         self.assertNothingLeft()
 
     def test_taken(self) -> None:
-        """A second server at a port fails with an error that names the port."""
+        """A second server at a port fails as over TCP, with an error that names the device and the port."""
         port = self.listenAt()
         again = RDMAServerEndpoint(self.clock, 7471, self.devices[1])
-        failure = self.failureResultOf(again.listen(MessageFactory(MessageRecorder)), InvalidRequest)
-        self.assertIn("port 7471", failure.getErrorMessage())
+        error = self.cannotListen(again)
+        self.assertEqual((error.interface, error.port), (self.devices[1].name, 7471))
+        self.assertEqual(error.socketError.errno, errno.EADDRINUSE)
+        self.assertIsInstance(error.__cause__, InvalidRequest)
+        self.assertRegex(str(error), ":7471: .*choose another")
         port.stopListening()
+
+    def test_takenByAnotherProcess(self) -> None:
+        """A server whose service is in use by another process fails as over TCP, too."""
+        used = ResourceExhausted("a test's")
+        self.patch(ConnectionManager, "listen", Mock(side_effect=used))
+        error = self.cannotListen(IBServerEndpoint(self.clock, 0x42, self.devices[1]))
+        self.assertEqual((error.interface, error.port), (self.devices[1].name, "0x42"))
+        self.assertEqual(error.socketError.errno, errno.EADDRINUSE)
+        self.assertIs(error.__cause__, used)
+        self.assertIn("a test's", str(error))
+        self.assertNothingLeft()
+
+    def test_noDevice(self) -> None:
+        """A server without a device fails as over TCP at an address that the host does not have."""
+        error = self.cannotListen(RDMAServerEndpoint(self.clock, 7471, "pyverbs:none"))
+        self.assertEqual((error.interface, error.port), ("pyverbs:none", 7471))
+        self.assertEqual(error.socketError.errno, errno.EADDRNOTAVAIL)
+        self.assertIsInstance(error.__cause__, DeviceUnavailable)
+
+    def cannotListen(self, endpoint: IMessageServerEndpoint) -> Any:
+        """Return the error with which a server fails to listen."""
+        return self.failureResultOf(endpoint.listen(MessageFactory(MessageRecorder)), CannotListenError).value
 
     def test_nextConnectionUsesOpenDevice(self) -> None:
         """A connection that begins in C{connectionLost} uses the adapter of the last one."""
@@ -327,7 +356,7 @@ class FreePortTests(MessagingCase):
         self.assertEqual([each.getHost().port for each in ports], [0xC005, 0xC006])
         numbers.side_effect = [5, 6] * 20
         endpoint = kind(self.clock, port=0, device=self.devices[1])
-        self.failureResultOf(endpoint.listen(factory), InvalidRequest)
+        self.failureResultOf(endpoint.listen(factory), CannotListenError, InvalidRequest)
         for each in ports:
             each.stopListening()
         self.assertNothingLeft()
@@ -362,7 +391,7 @@ class MatchTests(MessagingCase):
         error = self.failure(self.connectTo(privateData=b"red"), Rejected)
         self.assertEqual(error.status, RejectReason.INVALID_SERVICE_ID)
         again = RDMAServerEndpoint(self.clock, 7471, self.devices[1], match=b"b")
-        self.failureResultOf(again.listen(MessageFactory(MessageRecorder)), InvalidRequest)
+        self.failureResultOf(again.listen(MessageFactory(MessageRecorder)), CannotListenError)
         for port in ports:
             port.stopListening()
 
