@@ -17,16 +17,16 @@ from txrdma.kit.values import frozen
 @frozen
 class MessageAddress:
     """
-    The address of an end or of a listener. Both ends of a connection have equal addresses for each end.
+    The address of an end or of a listener. Both ends of a connection have equal addresses for each end, but
+    for zones.
 
     @ivar gid: of its port; None for a listener at all ports, and with C{btl:}.
     @ivar serviceID: of the listener; 0 with C{btl:}.
-    @ivar host: IP address, or C{""}; C{port}: port number, or 0.
+    @ivar host: IP address, or C{""}; a link-local one has its zone, as over TCP. C{port}: port number, or 0.
     @ivar qpn: the number of the queue pair of a peer; otherwise 0. It is not compared.
     @ivar privateData: private data of a peer's program, without zeros at the end if it sent no greeting;
         otherwise empty. It is not compared.
-    @ivar scopeID: with C{btl:} the number of the interface of a link-local IPv6 address; otherwise 0. It is
-        not compared.
+    @ivar scopeID: the number of the interface of a link-local IPv6 address; otherwise 0. It is not compared.
     """
 
     gid: GID | None = None

@@ -8,6 +8,7 @@ releases it: listeners, attempts to connect, and connections until both ends kno
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, ExitStack
 from functools import partial
@@ -48,6 +49,7 @@ from txrdma.mad.ports.umad import UmadPort
 from txrdma.mad.ports.verbsport import VerbsPort
 from txrdma.mad.resolvers import sourceGID
 from txrdma.mad.server import MADServer
+from txrdma.messages.address import MessageAddress
 from txrdma.ports import getEndPort
 from txrdma.verbs.completions import CompletionReader
 from txrdma.verbs.devices import DeviceSpec, oneOf, openedAs
@@ -377,6 +379,23 @@ class Adapter:
         """
         port, index = self.requireGID(path.localGID)
         return addressOf(path, port, index, self._attributes[port - 1].lidMask)
+
+    def zoned(self, address: MessageAddress, gid: GID) -> MessageAddress:
+        """
+        Return the address of an end; a link-local one gets the zone of the port that has a GID, as over TCP.
+
+        @param gid: the local GID of the connection.
+        """
+        location = self.findGID(gid) if gid.isLinkLocal and address.host else None
+        if location is None or not GID.fromIP(address.host).isLinkLocal:
+            return address
+        port, index = location
+        zone = self._gidTables[port - 1][index].netdev
+        try:
+            scopeID = socket.if_nametoindex(zone)
+        except OSError:  # the interface was removed, or is simulated
+            return address
+        return replace(address, host=f"{address.host}%{zone}", scopeID=scopeID)
 
     def findPKey(self, port: int, pkey: int) -> int | None:
         """The table index of a port's P_Key for a partition; None if the port is not a member."""

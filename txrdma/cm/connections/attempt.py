@@ -249,6 +249,7 @@ class Attempt:
             host, _ = self._naming.peerOf(request)
             address = self._naming.addressOf(request.serviceID, primary.remoteGID)
             peer = replace(address, qpn=reply.localQPN, privateData=self._privateData)
+        host, peer = (self._adapter.zoned(each, primary.localGID) for each in (host, peer))
         try:
             protocol = protocolFor(self._factory, peer)
             if protocol is None:

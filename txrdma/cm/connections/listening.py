@@ -282,7 +282,8 @@ class ServiceListening:
             self.startListening()
 
     def getHost(self) -> MessageAddress:
-        return self._naming.addressOf(self.serviceID, self._adapter.usualGID())
+        gid = self._adapter.usualGID()
+        return self._adapter.zoned(self._naming.addressOf(self.serviceID, gid), gid)
 
     def _requested(self, connection: IManagedConnection, event: Event) -> None:
         if not isinstance(event, ConnectionRequested):
@@ -319,6 +320,7 @@ class ServiceListening:
         peer = requester
         if peer.gid != primary.remoteGID:
             peer = replace(requester, gid=primary.remoteGID)
+        peer = adapter.zoned(peer, primary.localGID)
         protocol = protocolFor(self._factory, peer)
         if protocol is None:
             raise Rejection
@@ -332,7 +334,8 @@ class ServiceListening:
 
         try:
             transport.connection = connection
-            transport.setAddresses(naming.addressOf(request.serviceID, primary.localGID), peer)
+            host = naming.addressOf(request.serviceID, primary.localGID)
+            transport.setAddresses(adapter.zoned(host, primary.localGID), peer)
             prepared = IPreparedProtocol(protocol, None)
             if prepared is not None:
                 memoryLost = prepared.memoryLost

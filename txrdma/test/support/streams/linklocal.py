@@ -2,11 +2,13 @@
 Streams between two hosts by link-local addresses: C{python -m txrdma.test.support.streams.linklocal}.
 
 It must run in a new network namespace. It prints a line for each endpoint string of clients: the prefix, and
-what was received or the exception. C{server} and C{client} are the processes on each host.
+what was received or the exception. Servers answer with the address of their client; clients print their own
+address and that of the server as well. C{server} and C{client} are the processes on each host.
 """
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 from contextlib import closing
@@ -18,7 +20,6 @@ from twisted.internet.protocol import Factory, Protocol
 from twisted.internet.task import react
 
 from txrdma.test.support.namespaces import TwoHosts
-from txrdma.testing.protocols import Echo
 
 SERVERS: Final = {
     r"tcp6:7001:interface=fe80\:\:1%a0": "tcp:{host}:7001",
@@ -32,11 +33,25 @@ HOSTS: Final = (r"fe80\:\:1%b0", r"fe80\:\:1")
 """The host to which clients connect, with and without a zone."""
 
 
+def addresses(transport: Any) -> str:
+    """Return the addresses of both ends, each with the interface of its scope ID."""
+    ends = transport.getHost(), transport.getPeer()
+    return " ".join(f"{end.host} {end.scopeID and socket.if_indextoname(end.scopeID)}" for end in ends)
+
+
+class Answering(Protocol):
+    """Answers with the addresses of both ends."""
+
+    def dataReceived(self, data: bytes) -> None:
+        assert self.transport is not None
+        self.transport.write(addresses(self.transport).encode())
+
+
 class Asking(Protocol):
-    """Sends bytes, and closes when they return."""
+    """Sends bytes, and closes when the answer has come."""
 
     def __init__(self) -> None:
-        self.answer: Deferred[bytes] = Deferred()
+        self.answer: Deferred[str] = Deferred()
 
     def connectionMade(self) -> None:
         assert self.transport is not None
@@ -44,20 +59,21 @@ class Asking(Protocol):
 
     def dataReceived(self, data: bytes) -> None:
         assert self.transport is not None
+        answer = f"{addresses(self.transport)}, {data.decode()}"
         self.transport.loseConnection()
-        self.answer.callback(data)
+        self.answer.callback(answer)
 
 
 async def serve(reactor: Any) -> None:
-    """Echo until the process is killed."""
+    """Answer clients until the process is killed."""
     for text in SERVERS:
-        await serverFromString(reactor, text).listen(Factory.forProtocol(Echo))
+        await serverFromString(reactor, text).listen(Factory.forProtocol(Answering))
     print("listening", flush=True)
     await Deferred()
 
 
 async def ask(reactor: Any) -> None:
-    """Print what each server echoes, or the exception."""
+    """Print what each server answers, or the exception."""
     for client in SERVERS.values():
         prefix = client.partition(":")[0]
         for host in HOSTS:
@@ -67,7 +83,7 @@ async def ask(reactor: Any) -> None:
             except Exception as error:
                 print(prefix, type(error).__name__)
             else:
-                print(prefix, (await asking.answer).decode())
+                print(prefix, await asking.answer)
 
 
 def main() -> None:

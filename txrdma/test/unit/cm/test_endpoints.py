@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import socket
 from dataclasses import replace
 from secrets import randbelow
 from typing import Any, cast
@@ -46,6 +47,7 @@ from txrdma.messages.interfaces import IMessageServerEndpoint
 from txrdma.messages.protocol import MessageFactory
 from txrdma.soft import device as softdevice
 from txrdma.soft.core.recent import RecentNumbers
+from txrdma.soft.ports import SoftPort
 from txrdma.test.support.cm.messaging import MessagingCase
 from txrdma.testing.protocols import MessageRecorder, Recorders
 
@@ -342,6 +344,38 @@ class NetworkTests(MessagingCase):
         self.addCleanup(device.close)
         failure = self.failureResultOf(self.connectTo(host="2001:db8::2", device=device), InvalidRequest)
         self.assertIn("no address from which 2001:db8::2 is reached", str(failure.value))
+
+
+class ZoneTests(MessagingCase):
+    """Link-local addresses."""
+
+    addresses = (("fe80::2",), ("fe80::1",))
+
+    def assertAddresses(self, suffix: str, scopeID: int) -> None:
+        """Assert that both ends and the listener have a suffix and a scope ID in their addresses."""
+        port = self.listenAt()
+        client = self.result(self.connectTo(host="fe80::1%eth0"))
+        server = self.served[-1]
+        self.wait(lambda: server.isMade)
+        local, remote = client.transport.getHost(), client.transport.getPeer()
+        self.assertEqual((server.transport.getHost(), server.transport.getPeer()), (remote, local))
+        self.assertEqual(port.getHost(), remote)
+        self.assertEqual((local.host, remote.host), (f"fe80::2{suffix}", f"fe80::1{suffix}"))
+        for each in (local, remote, port.getHost(), server.transport.getHost(), server.transport.getPeer()):
+            self.assertEqual(each.scopeID, scopeID)
+        self.closed(client, server)
+
+    def test_zone(self) -> None:
+        """The addresses have the interface of the device as their zone, so that clients can reconnect."""
+        self.patch(SoftPort, "_netdev", "eth0")
+        self.patch(socket, "if_nametoindex", {"eth0": 3}.__getitem__)
+        self.assertAddresses("%eth0", 3)
+
+    def test_noInterface(self) -> None:
+        """The addresses have no zone if the device has no interface any more."""
+        self.patch(SoftPort, "_netdev", "eth0")
+        self.patch(socket, "if_nametoindex", Mock(side_effect=OSError("no interface")))
+        self.assertAddresses("", 0)
 
 
 class FreePortTests(MessagingCase):
