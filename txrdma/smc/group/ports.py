@@ -146,4 +146,4 @@ def subnetsOf(interface: NetworkInterface, gid: GID) -> Subnets | None:
                 ipv6.append((found.network.network_address.packed, address.prefixLength))
         elif ipv4 is None or str(found.ip) == gid.ip:
             ipv4 = int(found.network.network_address), address.prefixLength
-    return Subnets(ipv4, tuple(ipv6)) if ipv4 or ipv6 else None
+    return Subnets(ipv4, tuple(ipv6), interface.name) if ipv4 or ipv6 else None

@@ -67,10 +67,15 @@ class Role(Enum):
 
 @frozen
 class Subnets:
-    """The subnets of a network interface, as addresses and prefix lengths."""
+    """
+    The subnets of a network interface, as addresses and prefix lengths.
+
+    @ivar interface: the name of the interface, which is the zone of its link-local addresses.
+    """
 
     ipv4: tuple[int, int] | None = None
     ipv6: tuple[tuple[bytes, int], ...] = ()
+    interface: str = ""
 
     def shares(self, proposal: Proposal) -> bool:
         """Return whether the client is in one of these subnets, as version 1 requires (RFC 7609, 4.3.1)."""
@@ -328,14 +333,14 @@ def choose(
     second = _chooseV2(proposal, candidates, abilities)
     if isinstance(second, Choice):
         return second
-    first = _chooseV1(proposal, candidates, abilities)
+    first = _chooseV1(proposal, candidates, abilities, address)
     return first if isinstance(first, Choice) or second is Diagnosis.VERSMISMAT else second
 
 
 def _chooseV1(
-    proposal: Proposal, candidates: tuple[Candidate, ...], abilities: Abilities
+    proposal: Proposal, candidates: tuple[Candidate, ...], abilities: Abilities, address: str
 ) -> Choice | Diagnosis:
-    """Choose the device for SMC version 1: the first whose port shares a subnet with the client."""
+    """Choose the device for SMC version 1: the first port in a subnet of the client, or on its link."""
     if not abilities.allows(1) or proposal.typeV1 == SMCKind.NONE:
         return Diagnosis.VERSMISMAT
     if not proposal.offersV1:
@@ -343,10 +348,18 @@ def _chooseV1(
     reason = Diagnosis.NOSMCRDEV
     for candidate in candidates:
         if candidate.carries(1):
-            if candidate.subnets is None or candidate.subnets.shares(proposal):
+            isNear = candidate.subnets is None or candidate.subnets.shares(proposal)
+            if isNear or _isOnLink(candidate, proposal.gid, address):
                 return Choice(candidate, proposal.gid, Agreement(maxLinks=abilities.maxLinks))
             reason = Diagnosis.DIFFPREFIX
     return reason
+
+
+def _isOnLink(candidate: Candidate, gid: GID, address: str) -> bool:
+    """Return whether the GIDs of a client and a port, and the TCP connection, are link-local on one link."""
+    zone = address.partition("%")[2]
+    isOfPort = candidate.subnets is not None and zone == candidate.subnets.interface
+    return isOfPort and zone != "" and gid.isLinkLocal and candidate.gid.isLinkLocal
 
 
 def _chooseV2(

@@ -2,8 +2,8 @@
 Streams between two hosts by link-local addresses: C{python -m txrdma.test.support.streams.linklocal}.
 
 It must run in a new network namespace. It prints a line for each endpoint string of clients: the prefix, and
-what was received or the exception. Servers answer with the address of their client; clients print their own
-address and that of the server as well. C{server} and C{client} are the processes on each host.
+what was received or the exception. Servers answer with the addresses of both ends; clients print those too,
+and the reason why C{smc:} uses TCP. C{server} and C{client} are the processes on each host.
 """
 
 from __future__ import annotations
@@ -21,11 +21,14 @@ from twisted.internet.task import react
 
 from txrdma.test.support.namespaces import TwoHosts
 
+_SOFT: Final = r"smc:{}:7005:device=soft\:fe80\\\:\\\:{}%{}:peer=smc"
+
 SERVERS: Final = {
     r"tcp6:7001:interface=fe80\:\:1%a0": "tcp:{host}:7001",
     r"rsocket:fe80\:\:1%a0:7002": "rsocket:{host}:7002",
     r"btl:fe80\:\:1%a0:7003": "btl:{host}:7003",
-    r"smc:fe80\:\:1%a0:7004": "smc:{host}:7004",
+    r"smc:fe80\:\:1%a0:7004": "smc:{host}:7004:peer=smc",
+    _SOFT.format(r"fe80\:\:1%a0", 1, "a0"): _SOFT.format("{host}", 2, "b0"),
 }
 """The endpoint strings of servers, each with that of its clients."""
 
@@ -60,6 +63,9 @@ class Asking(Protocol):
     def dataReceived(self, data: bytes) -> None:
         assert self.transport is not None
         answer = f"{addresses(self.transport)}, {data.decode()}"
+        smc: Any = getattr(self.transport, "smc", None)
+        if smc is not None and smc.fallbackReason is not None:
+            answer += f", {smc.fallbackReason.name}"
         self.transport.loseConnection()
         self.answer.callback(answer)
 

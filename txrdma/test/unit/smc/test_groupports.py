@@ -32,12 +32,16 @@ class SubnetTests(SynchronousTestCase):
     def test_subnetOfPortsAddress(self) -> None:
         interface = self.interface(("192.0.2.1", 24), ("198.51.100.129", 25))
         for address, network, length in (("192.0.2.1", 0xC0000200, 24), ("198.51.100.129", 0xC6336480, 25)):
-            self.assertEqual(subnetsOf(interface, GID.fromIP(address)), Subnets((network, length)))
+            self.assertEqual(
+                subnetsOf(interface, GID.fromIP(address)), Subnets((network, length), (), "eth0")
+            )
 
     def test_IPv6PrefixesExceptLinkLocal(self) -> None:
         interface = self.interface(("fe80::1", 64), ("2001:db8::1", 48))
         prefix = GID.fromIP("2001:db8::").raw
-        self.assertEqual(subnetsOf(interface, GID.fromIP("2001:db8::1")), Subnets(None, ((prefix, 48),)))
+        self.assertEqual(
+            subnetsOf(interface, GID.fromIP("2001:db8::1")), Subnets(None, ((prefix, 48),), "eth0")
+        )
 
     def test_interfaceWithoutAddresses(self) -> None:
         self.assertIsNone(subnetsOf(self.interface(("fe80::1", 64)), GID.fromIP("fe80::1")))

@@ -276,6 +276,22 @@ class SubnetTests(SynchronousTestCase):
         for ours in (((local, 64),), ((other, 64),), ((shared, 48),), ((shared, 0),), ()):
             self.assertIs(self._answer(Subnets((0, 0), ours), one), Diagnosis.DIFFPREFIX)
 
+    def test_linkLocal(self) -> None:
+        """A link-local TCP connection has both ends on one link, as have their link-local GIDs."""
+        subnets = Subnets((0x0A000000, 24), interface="eth0")
+        client, server = (candidate(f"fe80::{each}", subnets=subnets) for each in (1, 2))
+        one = offered(OLD, client, "fe80::1%eth0").proposal
+        self.assertIsInstance(choose(one, (server,), BOTH, "fe80::2%eth0"), Choice)
+        elsewhere, unnamed = candidate("2001:db8::2", subnets=subnets), replace(subnets, interface="")
+        for proposal, port, address in (
+            (one, server, "fe80::2%eth1"),
+            (one, server, "2001:db8::2"),
+            (one, replace(server, subnets=unnamed), "2001:db8::2"),
+            (one, elsewhere, "fe80::2%eth0"),
+            (replace(one, gid=GID.fromIP("2001:db8::1")), server, "fe80::2%eth0"),
+        ):
+            self.assertIs(choose(proposal, (port,), BOTH, address), Diagnosis.DIFFPREFIX)
+
 
 LIES: tuple[dict[str, Any], ...] = (
     {"index": 0},
