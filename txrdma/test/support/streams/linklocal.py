@@ -27,7 +27,7 @@ SERVERS: Final = {
     r"tcp6:7001:interface=fe80\:\:1%a0": "tcp:{host}:7001",
     r"rsocket:fe80\:\:1%a0:7002": "rsocket:{host}:7002",
     r"btl:fe80\:\:1%a0:7003": "btl:{host}:7003",
-    r"smc:fe80\:\:1%a0:7004": "smc:{host}:7004:peer=smc",
+    r"smc:fe80\:\:1%a0:7004:peer=smc": "smc:{host}:7004:peer=smc",
     _SOFT.format(r"fe80\:\:1%a0", 1, "a0"): _SOFT.format("{host}", 2, "b0"),
 }
 """The endpoint strings of servers, each with that of its clients."""
