@@ -176,7 +176,7 @@ class Rendezvous(Factory):
         self._left.add(rank)
 
     def blamed(self, rank: int, cause: int) -> None:
-        """The operations of a member have failed because of another one, as it reports."""
+        """Record which member has made the operations of another one fail, as that one reports."""
         self._causes.setdefault(rank, cause)
 
     def causeOf(self, rank: int) -> int:
@@ -186,7 +186,7 @@ class Rendezvous(Factory):
         return rank
 
     def exited(self, rank: int, text: str) -> None:
-        """The process of a member has exited, after it has sent its last lines."""
+        """Read the last lines of a member whose process has exited, and report its end to the others."""
         lines = self._lines.get(rank)
         if lines is not None:
             lines.read()
@@ -243,7 +243,11 @@ class RendezvousClient(_Lines):
         self.sendObject({"port": port})
 
     def blame(self, rank: int) -> None:
-        """Report at once, since this process may exit, because of which member the group has failed."""
+        """
+        Report the member that has made the group fail.
+
+        The report is written at once, since this process may exit in this iteration of the reactor.
+        """
         if not self._isLeaving:
             self.sendObject({"because": rank})
             writer = IWriteDescriptor(self._transport(), None)
