@@ -118,7 +118,7 @@ class Terms:
             checkSeconds("keepalive", self.keepalive)
 
     def answering(self, greeting: Greeting | None) -> Terms:
-        """Return these terms for the peer that sent this greeting: it uses no credits if it sent none."""
+        """Return these terms for a peer with this greeting: without one, the peer uses no credits."""
         usesCredits = greeting is not None
         return self if usesCredits == self.usesCredits else replace(self, usesCredits=usesCredits)
 
