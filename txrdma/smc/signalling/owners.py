@@ -244,7 +244,11 @@ def acceptingUsers(target: TCPAddress) -> set[int]:
 
 
 def isOwned(user: int, target: TCPAddress) -> bool | None:
-    """Return whether only this user, or root, can accept a connection here; None: no listener was found."""
+    """
+    Return whether only this user, or root, can accept connections to an address of this host.
+
+    @return: None if no listener was found.
+    """
     users = {0} if user == 0 else acceptingUsers(target)
     return users == {user} if users else None
 
