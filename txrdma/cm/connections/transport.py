@@ -722,9 +722,9 @@ class RDMATransport(RequestTransport):
         Handle a failure of the queue pair.
 
         After the local DREQ, with nothing outstanding, it counts as a DREP: the peer has closed its queue
-        pair.
+        pair. The DREP itself may be in hand: it is handled after the completions before it.
         """
-        if self._life.isLosing and self._cm.state == "DREQ_SENT" and self._isIdle:
+        if self._life.isLosing and self._cm.state in ("DREQ_SENT", "TIMEWAIT") and self._isIdle:
             self._life.peerClosed()
         elif self._life.fail():
             self._finish(ConnectionLost(what))

@@ -348,6 +348,18 @@ class EndTests(MessagingCase):
             end.lost[0].trap(expected)
         self.assertNothingLeft()
 
+    def test_flushFoundWithDREPIsNoLoss(self) -> None:
+        """The peer's queue pair may have closed before the DREP is handled, which polls completions first."""
+        client, _ = self.connected()
+        transport: Any = client.transport
+        flushed = Completion(0, Status.WR_FLUSH_ERR, CompletionOpcode.RECEIVE, transport.qpn)
+        transport.loseConnection()
+        self.wait(lambda: transport._cm.state == "DREQ_SENT")
+        self.patch(transport._shared, "poll", lambda every: transport.completed([flushed]))
+        self.wait(lambda: client.lost)
+        client.lost[0].trap(ConnectionDone)
+        self.assertNothingLeft()
+
     def test_passiveEndAnswersBeforeItIsGone(self) -> None:
         client, server = self.connected()
         client.transport.sendMessage(b"last")
