@@ -103,7 +103,7 @@ def _toJSON(poller: FabricPoller) -> None:
     loads = [] if poller.fabric is None else busiest(poller.fabric, poller.sent, 10)
     shown = {
         "statistics": asdict(poller.statistics),
-        "findings": [entry.toDict() for entry in poller.findingLog.open.values()],
+        "findings": [entry.toDict() for entry in poller.findings.log.open.values()],
         "busiest": [load.toDict() for load in loads],
     }
     print(json.dumps(shown), flush=True)
@@ -140,7 +140,7 @@ def screenOf(poller: FabricPoller, links: int) -> Group:
     from rich.text import Text
 
     findings = Table("Severity", "Finding", "Where", "What", box=None, expand=True)
-    entries = sorted(poller.findingLog.open.values(), key=lambda entry: (-entry.severity, entry.firstSeen))
+    entries = sorted(poller.findings.log.open.values(), key=lambda entry: (-entry.severity, entry.firstSeen))
     for entry in entries:
         found = entry.finding
         cells = (entry.severity.name.lower(), found.kind, found.where, found.text)

@@ -127,7 +127,7 @@ class MaintainedFiles:
             return
         if settings.unfit:
             switches = {guid for guid, gone in poller.topologyWatch.missingNodes.items() if not gone.beyond}
-            unfit = unfitHosts(fabric, poller.findingLog.open.values(), switches)
+            unfit = unfitHosts(fabric, poller.findings.log.open.values(), switches)
             await self._write(settings.unfit, (f"{name}\t{why}" for name, why in unfit.items()))
         if poller.version != self._version:
             self._version = poller.version

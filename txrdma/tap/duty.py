@@ -239,7 +239,7 @@ class Duty:
 
     async def end(self) -> None:
         """Stop notifications, write the remaining data, and release the lease."""
-        self._poller.journal.store = len
+        self._poller.findings.journal.store = len
         await self.notifier.stop()
         for one in self._writers():
             await one.stop()
@@ -254,8 +254,8 @@ class Duty:
 
     def _applyRules(self) -> None:
         """Report open findings that have another severity by the present rules than when acknowledged."""
-        for event in self._poller.findingLog.change(self._config.rules):
-            self._poller.journal.stateChanged(event.entry, self._reactor.seconds())
+        for event in self._poller.findings.log.change(self._config.rules):
+            self._poller.findings.journal.stateChanged(event.entry, self._reactor.seconds())
             self.notifier.findingChanged(event)
 
     def _writers(self) -> list[HistoryWriter | RemoteWriter]:
@@ -269,7 +269,7 @@ class Duty:
                     await deferLater(self._reactor, 0.0)
                 self._add(rows)
         found: list[Finding] = [found for one in self._writers() for found in one.findings()]
-        self._poller.report("history", found)
+        self._poller.findings.report("history", found)
 
     def _add(self, rows: list[Row]) -> None:
         if self.writer is not None:

@@ -169,9 +169,9 @@ def engineOf(reactor: Any, config: MonitorConfig) -> PromQLReader | None:
 def statusOf(poller: FabricPoller) -> str:
     """Return the status of a fabric in one line, for C{systemctl status}."""
     nodes = 0 if poller.fabric is None else len(poller.fabric.nodes)
-    worst = poller.findingLog.worst()
+    worst = poller.findings.log.worst()
     state = (
-        "all is well" if worst is None else f"{len(poller.findingLog.open)} findings, {worst.name.lower()}"
+        "all is well" if worst is None else f"{len(poller.findings.log.open)} findings, {worst.name.lower()}"
     )
     return f"{nodes} nodes: {state}"
 
@@ -351,17 +351,17 @@ class MonitorService(ListeningService):
         with step("notifying systemd"):
             self._notifier.ready(("" if duty is not None else "standby: ") + statusOf(self.poller))
         with step("checking the clock"):
-            self.poller.report("clock", self._clockFindings())
+            self.poller.findings.report("clock", self._clockFindings())
         if duty is not None:
             with step("adding to the history"):
                 await duty.keep(since)
             with step("writing files"):
                 if self._isSure():
                     await duty.files.update(self.poller)
-            self.poller.report("notifications", duty.findings())
+            self.poller.findings.report("notifications", duty.findings())
         else:  # a standby has neither: the active monitor reports its own
-            self.poller.report("history", ())
-            self.poller.report("notifications", ())
+            self.poller.findings.report("history", ())
+            self.poller.findings.report("notifications", ())
         with step("updating pages"):
             self.site.hub.fabricChanged()
 
@@ -416,7 +416,7 @@ class MonitorService(ListeningService):
         _log.info("the configuration was read again")
         text = "the configuration was read again"
         reloaded = FabricEvent(self._seconds(), "operator-reloaded", "the monitor", text)
-        self.poller.journal.add([reloaded])
+        self.poller.findings.journal.add([reloaded])
         return True
 
     def _hangupReceived(self, number: int, frame: object) -> None:

@@ -32,26 +32,27 @@ from txrdma.fabric.health import Finding, locatedFindings, managerFindings
 from txrdma.fabric.managerwatch import ManagerWatch
 from txrdma.fabric.model import breakUp, Fabric, Node, Port
 from txrdma.fabric.rates import shareOf
-from txrdma.fabric.refreshing import hasOtherLID, leadingTo, Refresh
+from txrdma.fabric.refreshing import hasOtherLID, Refresh
 from txrdma.fabric.routeuse import Linear
 from txrdma.fabric.sweepbounds import LEFT_OUT
 from txrdma.fabric.tables import Firmware
-from txrdma.iba.types import GID, GUID
+from txrdma.iba.types import GUID
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.errors import MADFailure
 from txrdma.mad.layouts.messages import MADRequest, Notice
 from txrdma.mad.layouts.smp import SMInfo
-from txrdma.mad.layouts.traps import detailsOf, Trap
 from txrdma.mad.paths import toLID
 from txrdma.mad.portwatch import PortEvent, PortLost
 from txrdma.mad.schedule import MADSchedule
 from txrdma.mad.server import MADServer
 from txrdma.mad.subscription import Subscription
 from txrdma.monitor.collecting.pool import CollectorPool
-from txrdma.monitor.diagnosis.findinglog import Action, Entry, FindingEvent, FindingLog, FindingRules, Key
+from txrdma.monitor.diagnosis.findinglog import FindingEvent, FindingLog, FindingRules, Key
+from txrdma.monitor.diagnosis.findingreports import FindingReports
 from txrdma.monitor.diagnosis.journal import Journal
 from txrdma.monitor.diagnosis.thresholds import ErrorThresholds
 from txrdma.monitor.diagnosis.topologywatch import TopologyWatch
+from txrdma.monitor.reading.changesigns import ChangeSigns, UnplannedSweeps
 from txrdma.monitor.reading.congestion import CongestionReader
 from txrdma.monitor.reading.counterreader import CounterReader
 from txrdma.monitor.reading.details import DetailReader
@@ -68,23 +69,8 @@ _CONGESTION: Final = "congestion"
 _MONITOR: Final = "monitor"
 _MANAGERS: Final = "managers"
 _MASTER: Final = "master"
-_CHANGES: Final = frozenset(
-    (Trap.GID_IN_SERVICE, Trap.GID_OUT_OF_SERVICE, Trap.LINK_STATE_CHANGE, Trap.LOCAL_CHANGES)
-    + (Trap.SYSTEM_IMAGE_GUID_CHANGE,)
-)
-"""Traps after which the fabric may have other nodes or links."""
-
 _FEWEST_NODES: Final = 2
 """Fewest nodes that a sweep finds when the local port has a link."""
-
-MOST_NEW: Final = 4096
-"""Maximum number of unknown nodes of which notices are remembered; with more of them, a sweep follows."""
-
-MOST_UNPLANNED: Final = 4
-"""Maximum number of consecutive sweeps that notices and other signs of change may cause; others wait."""
-
-UNPLANNED_SECONDS: Final = 30.0
-"""Seconds after which signs of change may cause another sweep."""
 
 _LATE_PERIODS: Final = 3
 """Periods of a loop after which it is late, where that is more than L{LATE_SECONDS}."""
@@ -125,8 +111,8 @@ class FabricPoller:
     @ivar meters: meters of all ports whose counters were read, by GUID and port number. C{details} has the
         causes of dropped packets, C{corrections} the counters of error correction, C{congestion} the waits of
         ports for credits.
-    @ivar findingLog: findings. C{topologyWatch} has missing nodes and links, C{manager} the master SM.
-    @ivar journal: changes of the fabric and of its findings.
+    @ivar findings: the log of findings and the journal, and reports to them. C{topologyWatch} has missing
+        nodes and links, C{manager} the master SM.
     @ivar statistics: work so far.
     @ivar supervisor: supervises all loops of the monitor; C{sweeps} and C{rounds} are loops of the poller.
     @ivar firmware: firmware of nodes that the last survey has found; C{linear} has the forwarding tables,
@@ -145,7 +131,6 @@ class FabricPoller:
     _lost = ""
     _pauseSeconds: float | None = None
     _flapping: Collection[Key] = frozenset()
-    _indexed = -1
     _server: MADServer | None = None
     _subscription: Subscription | None = None
 
@@ -176,9 +161,8 @@ class FabricPoller:
         @param turn: lock that pollers of one process share, because each processes its results in pieces that
             fit into a reactor iteration; None for one poller.
         """
-        self.findingLog = FindingLog(rules)
+        self.findings = FindingReports(rules, reactor.seconds, notify)
         self.topologyWatch = TopologyWatch()
-        self.journal = Journal()
         self.manager = ManagerWatch()
         self.statistics = PollerStatistics()
         self.firmware: Mapping[GUID, Firmware] = {}
@@ -189,7 +173,6 @@ class FabricPoller:
         self._settings = settings = settings or PollerSettings()
         self._thresholds = ErrorThresholds() if thresholds is None else thresholds
         self._check = check
-        self._notify = notify
         self._collectors = collectors
         self._onRound = onRound
         self._reader = CounterReader(
@@ -207,12 +190,10 @@ class FabricPoller:
         self._optional = (self.details, self.corrections, self.congestion)
         self._rotation: deque[Node] = deque()
         self._replaced: deque[Mapping[GUID, Node]] = deque()
-        self._signs: dict[GUID, None] = {}
-        self._newGUIDs: set[GUID] = set()
+        self._signs = ChangeSigns()
         self._touched: set[GUID] = set()
         self._running: dict[Deferred[None], None] = {}
-        self._unplanned: deque[float] = deque(maxlen=MOST_UNPLANNED)
-        self._ports: dict[int, Port] = {}
+        self._unplanned = UnplannedSweeps()
         self._turn = DeferredLock() if turn is None else turn
         self.supervisor = Supervisor(reactor) if supervisor is None else supervisor
         self.sweeps = self._addVital(
@@ -266,9 +247,7 @@ class FabricPoller:
         """Apply new settings from the next round on, except for the subscription to notices."""
         self._settings = settings
         self._check = check
-        for event in self.findingLog.change(rules):
-            self.journal.stateChanged(event.entry, self._reactor.seconds())
-            self._send(event)
+        self.findings.change(rules)
         self._reader.change(settings)
         self._run(Deferred.fromCoroutine(self._judgeTouched()))
 
@@ -279,8 +258,8 @@ class FabricPoller:
         Answers so far may be older than that state, and do not contradict it: a sweep may have begun before.
         """
         self._cancelAll()
-        findingLog.inherit(self.findingLog)
-        self.findingLog, self.topologyWatch, self.journal = findingLog, topologyWatch, journal
+        self.findings.resume(findingLog, journal)
+        self.topologyWatch = topologyWatch
         self._isResuming = True
         self.sweeps.runIn(0.0)
 
@@ -352,7 +331,7 @@ class FabricPoller:
             found.append(Finding("no-notices", name, "the subnet administration accepts no subscription"))
         if not self._lost:
             found += self.supervisor.findings()
-        self.report(_MONITOR, found)
+        self.findings.report(_MONITOR, found)
 
     # Sweeps.
 
@@ -361,8 +340,7 @@ class FabricPoller:
         if self._lost:  # its return begins a sweep
             return False
         began = self._reactor.seconds()
-        if self._unplanned and self._unplanned[-1] > began:  # this one takes its place
-            self._unplanned[-1] = began
+        self._unplanned.begin(began)
         settings, statistics, step = self._settings, self.statistics, self.sweeps.step
         most, hops, nodes = settings.maxOutstanding, settings.maxHops, settings.mostNodes
         perNode = MAX_PER_NODE
@@ -392,34 +370,28 @@ class FabricPoller:
         else:
             await self._swept(fabric, now)
             if managers is not None:
-                self.report(_MANAGERS, self.manager.unwatched(managers))
+                self.findings.report(_MANAGERS, self.manager.unwatched(managers))
         return True
 
     def _sweepSoon(self, seconds: float) -> None:
         """Schedule a sweep, because something may have changed."""
-        # Any host can cause notices and silences, so such sweeps are limited: pauses are four times the
-        # duration of a sweep, and MOST_UNPLANNED begin in MOST_UNPLANNED * UNPLANNED_SECONDS.
-        now, times = self._reactor.seconds(), self._unplanned
-        if times and times[-1] > now:  # one is due
-            return
-        at = max(now + seconds, self._sweptAt + 4 * self.statistics.sweepSeconds)
-        if len(times) == MOST_UNPLANNED:
-            at = max(at, times[0] + MOST_UNPLANNED * UNPLANNED_SECONDS)
-        times.append(at)
-        self.sweeps.runIn(at - now)
+        now = self._reactor.seconds()
+        at = self._unplanned.next(now, max(now + seconds, self._sweptAt + 4 * self.statistics.sweepSeconds))
+        if at is not None:
+            self.sweeps.runIn(at - now)
 
     async def _sweptAlone(self, fabric: Fabric) -> None:
         """Handle a sweep that found only the local node: its link is down, so no node is reported missing."""
         self._isIsolated = True
         self._markUnread()
         with self.sweeps.step("checking the fabric"):
-            self.report(_SWEEP, await self._checked(fabric), isUnknown=lambda key: True)
+            self.findings.report(_SWEEP, await self._checked(fabric), isUnknown=lambda key: True)
 
     def _sweepTruncated(self, fabric: Fabric) -> None:
         """Handle a sweep that reached its bounds: nodes that it did not find need not be missing."""
         self._isResuming = False
         found = [Finding(one.kind, one.where, one.text) for one in fabric.problems if one.kind == LEFT_OUT]
-        self.report(_SWEEP, found, isUnknown=lambda key: True)
+        self.findings.report(_SWEEP, found, isUnknown=lambda key: True)
 
     def _untilSweep(self) -> float:
         """Return the time until the next sweep, which may settle a finding."""
@@ -432,7 +404,7 @@ class FabricPoller:
         if failures:
             return self._backedOff(least, failures)
         now = self._reactor.seconds()
-        waits = [self.findingLog.settlesIn(source, now) for source in (_SWEEP, _MANAGERS)]
+        waits = [self.findings.log.settlesIn(source, now) for source in (_SWEEP, _MANAGERS)]
         settles = min((wait for wait in waits if wait is not None), default=usual)
         return min(usual, max(settles, least))
 
@@ -441,8 +413,8 @@ class FabricPoller:
         isFirst = self.fabric is None
         self.fabric = fabric
         self._isResuming = False
-        self._ports = {}
         self._touched.clear()
+        self._signs.fabricReplaced()
         self._areLIDsDoubtful = False
         if self._isIsolated:
             self._isIsolated = False
@@ -450,7 +422,7 @@ class FabricPoller:
         await self._nodesChanged(self.sweeps, fabric, now)
         self.topologyWatch.swept(fabric)
         with self.sweeps.step("checking the fabric"):
-            self.report(_SWEEP, self._withCauses(await self._checked(fabric)))
+            self.findings.report(_SWEEP, self._withCauses(await self._checked(fabric)))
         if isFirst:
             self.rounds.runIn(0.0)
 
@@ -461,10 +433,10 @@ class FabricPoller:
 
     def _withCauses(self, checked: list[Finding]) -> list[Finding]:
         """Return findings of a sweep with those about missing nodes and links, and their causes."""
-        flapping = self.findingLog.current("flapping")
+        flapping = self.findings.log.current("flapping")
         self._flapping = flapping.keys()
         found = (entry.finding for entry in flapping.values())
-        return self.topologyWatch.findings(checked, found, self.findingLog.rules.ignored)
+        return self.topologyWatch.findings(checked, found, self.findings.log.rules.ignored)
 
     async def _inPieces(self, found: Iterable[T | None]) -> list[T]:
         """Return what is found, with a pause for each None."""
@@ -505,7 +477,7 @@ class FabricPoller:
         with loop.step("following nodes"):
             async with self._turn:  # until the changes are in the journal: the next ones are added after them
                 topologyWatch, gone = self.topologyWatch, set(self.topologyWatch.missingNodes)
-                self.journal.add(await self._inPieces(topologyWatch.follow(fabric, now)))
+                self.findings.journal.add(await self._inPieces(topologyWatch.follow(fabric, now)))
             self._thresholds.linksChanged(topologyWatch.lost, topologyWatch.came, now)
             self.cables.cameUp(chain.from_iterable(topologyWatch.came), now)
             for guid in gone.intersection(fabric.nodes):
@@ -521,44 +493,26 @@ class FabricPoller:
         checked = await self._checked(fabric)
         if self.fabric is not fabric:  # a sweep has seen more
             return
-        opened = {key[1:] for key in self.findingLog.open if key.source == _SWEEP}
+        opened = {key[1:] for key in self.findings.log.open if key.source == _SWEEP}
         found = []
         for one in self._withCauses(checked):
             # Datagrams are lost: what is new at other nodes waits for the next sweep.
             portKey = one.where if one.guid is None else str(one.guid)
             if portKey in touched or (one.kind, portKey, one.port) in opened:
                 found.append(one)
-        self.report(_SWEEP, found, isUnknown=lambda key: key not in self.findingLog.open)
+        self.findings.report(_SWEEP, found, isUnknown=lambda key: key not in self.findings.log.open)
 
     # Signs of change.
 
     def _noticeReceived(self, notice: Notice, request: MADRequest) -> None:
         """Query the node of a notice; sweep if it is unknown."""
         self.statistics.notices += 1
-        if notice.trapNumber not in _CHANGES or self.fabric is None:
+        if self.fabric is None:
             return
-        details = detailsOf(notice)
-        gid = getattr(details, "gid", None)
-        node: Node | None
-        if not isinstance(gid, GID):
-            if self._indexed != self.version:  # each report costs a look-up, and not a search of all ports
-                self._indexed, self._ports = self.version, self.fabric.byLIDs()
-            port = self._ports.get(getattr(details, "lid", 0))
-            node = None if port is None else port.node
-        else:
-            node = leadingTo(self.fabric.byGUID(gid.guid))
-        if node is not None:
-            self._sign(node.guid)
-        elif not isinstance(gid, GID):
+        if self._signs.noticed(notice, self.fabric, self.version):
             self._sweepSoon(self._settings.settleSeconds)
-        elif (
-            notice.trapNumber == Trap.GID_IN_SERVICE
-        ):  # what is unknown is gone, or found by its switch's trap
-            self._newGUIDs.add(gid.guid)
+        if not self._signs.isEmpty:
             self._scheduleRefresh()
-            if len(self._newGUIDs) > MOST_NEW:
-                self._newGUIDs.clear()
-                self._sweepSoon(self._settings.settleSeconds)
 
     def _nodeSilent(self, guid: GUID) -> None:
         """Query a node that is silent for the first time by its route: its LID may have changed."""
@@ -578,7 +532,7 @@ class FabricPoller:
 
     def _sign(self, guid: GUID) -> None:
         """Query a node soon, together with others that may have changed."""
-        self._signs[guid] = None
+        self._signs.nodes[guid] = None
         self._scheduleRefresh()
 
     def _scheduleRefresh(self) -> None:
@@ -586,7 +540,7 @@ class FabricPoller:
 
     def _untilRefresh(self) -> float | None:
         settings, failures = self._settings, self._refreshes.failures
-        if self._signs or self._newGUIDs:
+        if not self._signs.isEmpty:
             return settings.settleSeconds
         if failures:  # they count until a refresh succeeds, even if nothing changes any more
             return self._backedOff(settings.settleSeconds, failures)
@@ -601,10 +555,9 @@ class FabricPoller:
         fabric = self.fabric
         if self._isOffline() or fabric is None:
             self._signs.clear()
-            self._newGUIDs.clear()
         elif not self.sweeps.isRunning:
-            nodes = [fabric.nodes[guid] for guid in self._signs if guid in fabric.nodes]
-            self._signs.clear()
+            nodes = [fabric.nodes[guid] for guid in self._signs.nodes if guid in fabric.nodes]
+            self._signs.nodes.clear()
             try:
                 await self._refresh(fabric, nodes)
             except Exception:  # the signs are forgotten: what has changed is found by a sweep
@@ -631,9 +584,9 @@ class FabricPoller:
 
         await schedule.run(mqueue=(refreshNode(node) for node in nodes))
         await refresh.finish()
-        newGUIDs, self._newGUIDs = self._newGUIDs, set()
-        if any(fabric.byGUID(guid) is None for guid in newGUIDs):
+        if any(fabric.byGUID(guid) is None for guid in self._signs.newNodes):
             refresh.unclear = "a new node has appeared"
+        self._signs.newNodes.clear()
         await self._refreshed(self._refreshes, refresh, fabric, wasSign=True)
 
     async def _refreshed(self, loop: SupervisedLoop, refresh: Refresh, fabric: Fabric, wasSign: bool) -> None:
@@ -655,7 +608,7 @@ class FabricPoller:
             with loop.step("checking what has changed"):
                 await self._judgeTouched()
         again = {node.guid for node in refresh.changed}
-        if self.findingLog.isPending(_SWEEP, set(map(str, self._touched))):
+        if self.findings.log.isPending(_SWEEP, set(map(str, self._touched))):
             again |= refresh.touched
         for guid in again & fabric.nodes.keys():
             self._sign(guid)
@@ -719,8 +672,8 @@ class FabricPoller:
             with step("judging counters"):
                 self._judgeCounters(self.fabric or fabric)
             await self._pause(fabric)
-        isOther = self.findingLog.current("flapping").keys() != self._flapping
-        if isOther or self.findingLog.isClearing(_SWEEP):
+        isOther = self.findings.log.current("flapping").keys() != self._flapping
+        if isOther or self.findings.log.isClearing(_SWEEP):
             with step("checking what has changed"):
                 await self._judgeTouched()
         with step("reporting a round"):
@@ -781,7 +734,7 @@ class FabricPoller:
                     self._sweepSoon(self._settings.settleSeconds)
                     if self._subscription is not None:
                         self._subscription.renew()
-        self.report(_MASTER, watch.findings(self._reactor.seconds()))
+        self.findings.report(_MASTER, watch.findings(self._reactor.seconds()))
 
     def _nextStates(self, fabric: Fabric) -> set[GUID]:
         """Return the nodes whose states are read in this round: all nodes in rotation."""
@@ -799,7 +752,7 @@ class FabricPoller:
         silent = [guid for guid in self._reader.silent() if guid in fabric.nodes]
         found = self._thresholds.findings(
             *(fabric, now, self.topologyWatch.missingAt(), self.cables.serialOf),
-            self.findingLog.rules.ignored,
+            self.findings.log.rules.ignored,
         )
         found += [
             Finding("node-silent", str(fabric.nodes[guid]), "it does not answer for its counters", guid)
@@ -807,11 +760,11 @@ class FabricPoller:
             if guid not in self.topologyWatch.missingNodes  # those of another process, until the next sweep
         ]
         found += self.topologyWatch.silent()
-        self.report(_COUNTERS, found, {str(guid) for guid in silent})
+        self.findings.report(_COUNTERS, found, {str(guid) for guid in silent})
         if self._collectors is not None:
-            self.report("collectors", self._collectors.findings())
+            self.findings.report("collectors", self._collectors.findings())
         congested = congestionFindings(fabric, self.congestion.waits, self.load)
-        self.report(_CONGESTION, congested + self.congestion.findings())
+        self.findings.report(_CONGESTION, congested + self.congestion.findings())
 
     def sent(self, port: Port) -> float | None:
         """Return the octets of data that a port sends per second; None if unknown."""
@@ -822,45 +775,3 @@ class FabricPoller:
         """Return the share of its data rate that a port sends; None if unknown."""
         rate = self.sent(port)
         return None if rate is None else shareOf(port, rate)
-
-    def report(
-        self,
-        source: str,
-        found: Iterable[Finding],
-        silent: Collection[str] = (),
-        isUnknown: Callable[[Key], bool] = lambda key: False,
-    ) -> None:
-        """
-        Report the findings of a part of the monitor.
-
-        @param source: name of that part.
-        @param found: all of its current findings; earlier ones that are missing are cleared in time.
-        @param silent: GUIDs of nodes that did not answer, as text: their findings remain.
-        @param isUnknown: returns True for other findings that could not be checked, and remain.
-        """
-        now = self._reactor.seconds()
-        events = self.findingLog.observe(
-            *(source, found, now),
-            lambda key: isUnknown(key) or (key.location in silent and key.kind != "node-silent"),
-        )
-        for event in events:
-            self.journal.findingChanged(event, now)
-            self._send(event)
-
-    def _send(self, event: FindingEvent) -> None:
-        """Report an event to the owner of the poller."""
-        try:
-            self._notify(event)
-        except Exception:
-            _log.failure("reporting {event!r} failed", event=event)
-
-    def annotate(self, entry: Entry, action: Action, user: str, text: str) -> None:
-        """
-        Acknowledge or comment a finding: see L{FindingLog.annotate}.
-
-        @raise txrdma.error.InvalidRequest: this is not possible.
-        """
-        now = self._reactor.seconds()
-        event = self.findingLog.annotate(entry, action, user, text, now)
-        self.journal.annotated(entry, action, user, text, now)
-        self._send(event)

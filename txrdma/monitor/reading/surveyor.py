@@ -123,8 +123,8 @@ class Surveyor:
         cables.read(tables.cables, fabric.nodes, began)
         if changes == self._poller.topologyWatch.changes:
             found: list[Finding] = [*tableFindings(fabric, tables), *routes, *cables.findings(fabric)]
-            self._poller.report(TABLES, found)
-            findingLog = self._poller.findingLog
+            self._poller.findings.report(TABLES, found)
+            findingLog = self._poller.findings.log
             # another survey confirms findings, and the absence of earlier ones
             isNew = findingLog.settlesIn(TABLES, self._reactor.seconds()) is not None
             self._isAgain = isNew or findingLog.isClearing(TABLES)

@@ -91,7 +91,7 @@ def _act(watch: Watch, isForm: bool, name: str, request: Request) -> tuple[int, 
         context = watch.context()
         entry = findingOf(context, {"id": ID_PARAMETER.read(name)})
         user = userOf(request).name
-        watch.poller.annotate(entry, action, user, text)
+        watch.poller.findings.annotate(entry, action, user, text)
     except Wrong as error:
         return 400, str(error)
     except Missing as error:

@@ -411,7 +411,7 @@ def health(context: PageContext) -> tuple[str, str]:
         return f"Discovering the fabric: last known {ago(context.now - context.knownAt)} ago", "info"
     if context.poller.fabric is None:
         return "Discovering the fabric…", "info"
-    worst = context.poller.findingLog.worst()
+    worst = context.poller.findings.log.worst()
     if worst is None:
         return "All is well", "ok"
     count = len(context.open)

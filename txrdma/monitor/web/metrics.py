@@ -103,7 +103,7 @@ class Metrics:
         their own.
         """
         common = self._common
-        entries = self.watch.poller.findingLog.open.values()
+        entries = self.watch.poller.findings.log.open.values()
         found = {(level, text): 0 for level in Severity for text in _TRUTHS.values()}
         each = Counter[str]()
         for entry in entries:

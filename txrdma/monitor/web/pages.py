@@ -118,7 +118,7 @@ async def _overview(context: PageContext, values: Values) -> Tag:
     page = await LINKS.page([context], {"sort": "-load", "limit": _FEW, "offset": 0})
     links = linkTable(page["rows"], "No link is known yet.")
     changes = changeTable(
-        context, context.poller.journal.since(0)[:_FEW], "Nothing has changed since the start."
+        context, context.poller.findings.journal.since(0)[:_FEW], "Nothing has changed since the start."
     )
     work = facts(
         ("Rounds of readings", f"{statistics.turns:,}, the last took {statistics.turnSeconds:.2f} s"),

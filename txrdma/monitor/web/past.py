@@ -186,7 +186,7 @@ def historyOf(context: PageContext) -> HistoryWriter:
 
 def _eventsOf(context: PageContext) -> object:
     """Return a value that is equal until there are newer events."""
-    journal = context.poller.journal
+    journal = context.poller.findings.journal
     return journal, journal.number
 
 
@@ -232,7 +232,7 @@ async def past(context: PageContext, at: float | None, since: float | None = Non
     if since is not None and since > end:
         since, at = end, None if since >= context.now else since
     isRecent = at is None or at > context.now - _RECENT_SECONDS
-    state = since, at, _eventsOf(context) if isRecent else None, watch.poller.findingLog.rules
+    state = since, at, _eventsOf(context) if isRecent else None, watch.poller.findings.log.rules
     work = partial(_read, watch, context.now if at is None else at, since)
     request = ("past", watch.fabric, hash((since, at)) % _SLOTS)
 
@@ -258,7 +258,7 @@ def _read(watch: Watch, at: float, since: float | None, store: HistoryStore) -> 
 
 
 def _made(watch: Watch, after: FabricState, before: FabricState | None) -> Past:
-    _rate(after.findings, watch.poller.findingLog)
+    _rate(after.findings, watch.poller.findings.log)
     kinds = dict.fromkeys(DIFFERENCES, 0)
     rows: list[StateDifference] = []
     for one in differences(before, after) if before is not None else ():

@@ -83,7 +83,7 @@ def _listingRoute(
 def overview(context: PageContext) -> Answer:
     """Return the state of health for JSON."""
     poller, fabric = context.poller, context.fabric
-    worst = poller.findingLog.worst()
+    worst = poller.findings.log.worst()
     found = dict.fromkeys(SEVERITIES, 0)
     for entry in context.open:
         found[entry.severity.name.lower()] += 1
@@ -152,7 +152,7 @@ def _every(meter: Meter | None, take: Callable[[Meter, str], float | None], name
 
 def findingOf(context: PageContext, values: Values) -> Entry:
     """Return the finding that the parameter C{id} names, or raise L{Missing}."""
-    entry = context.poller.findingLog.find(values["id"])
+    entry = context.poller.findings.log.find(values["id"])
     if entry is None:
         raise Missing(f"there is no finding {values['id']}")
     return entry

@@ -415,7 +415,7 @@ CABLES: Final[Table[Port]] = Table(
 FINDINGS: Final[Table[Entry]] = Table(
     "Finding",
     ("where", "text", "guid", "kind"),
-    lambda context, _: (*context.open, *reversed(context.poller.findingLog.closed)),
+    lambda context, _: (*context.open, *reversed(context.poller.findings.log.closed)),
     _findingRank,
     Column("id", IDENTITY, "Identity of the finding", lambda _, entry: entry.identity),
     Column("kind", TEXT, "Kind of the finding", lambda _, entry: entry.finding.kind),
@@ -446,7 +446,7 @@ FINDINGS: Final[Table[Entry]] = Table(
 CHANGES: Final[Table[FabricEvent]] = Table(
     "Change",
     ("where", "text", "guid"),
-    lambda context, wanted: context.poller.journal.since(wanted["since"]),
+    lambda context, wanted: context.poller.findings.journal.since(wanted["since"]),
     lambda change: change.at,
     Column("at", NUMBER, "Seconds since 1970", lambda _, change: change.at),
     Column("kind", choice(*KINDS), "Kind of the change", lambda _, change: change.kind),

@@ -125,13 +125,13 @@ class PageContext:
     @property
     def state(self) -> tuple[object, ...]:
         """Return a value that is equal until there are newer readings, nodes, links or findings."""
-        poller, changes = self.poller, self.poller.journal.changes
+        poller, changes = self.poller, self.poller.findings.journal.changes
         return poller.version, poller.statistics.turns, changes[-1] if changes else None, self.knownAt
 
     @cached_property
     def open(self) -> list[Entry]:
         """Return open findings, the most severe first, then the latest."""
-        entries = self.poller.findingLog.open.values()
+        entries = self.poller.findings.log.open.values()
         return sorted(entries, key=lambda entry: (-entry.severity, -entry.firstSeen))
 
     @cached_property

@@ -180,7 +180,8 @@ BOUNDS: Final = {
         monitor.CounterReader.meters,changed,_visits,_running
         monitor.DetailReader.causes,_explained,_unable
         monitor.ErrorThresholds._downs,_links,_restarts,_resets,_down,_trained,_recent,_full,_former,_causes
-        monitor.FabricPoller.firmware,linear,_rotation,_signs,_touched,_ports monitor.FindingLog._pending,open
+        monitor.FabricPoller.firmware,linear,_rotation,_touched monitor.ChangeSigns.nodes,_ports
+        monitor.FindingLog._pending,open
         monitor.TopologyWatch._appeared,present,linked,lost,came monitor.Tallies._tallies
         kit.BackOff._silent monitor._Visit.stops,pending,doubted,states tap.HistoryReplay._growing
     """,
@@ -213,7 +214,7 @@ BOUNDS: Final = {
     "monitor.events.notificationqueue.MOST_ALERTS": """
         monitor.NotificationQueue._waiting,_repeated monitor.Notifier._due
     """,
-    "monitor.reading.poller.MOST_NEW": "monitor.FabricPoller._newGUIDs",
+    "monitor.reading.changesigns.MOST_NEW": "monitor.ChangeSigns.newNodes",
     "monitor.series.eventtable.MOST_STATES": "monitor._Drawing._added,_hosts,_joined,_removed,_worst",
     "monitor.series.history.MOST_EVENTS": "monitor.EventTable._uncertain",
     "monitor.series.history.MOST_ROWS": "monitor.BatchWriter._rows",

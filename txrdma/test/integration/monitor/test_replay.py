@@ -97,7 +97,7 @@ class ReplayTests(TestCase):
             self.assertEqual(len(poller.fabric.nodes), 5)
 
             def isGone() -> bool:
-                return any(one.finding.kind == "node-gone" for one in poller.findingLog.open.values())
+                return any(one.finding.kind == "node-gone" for one in poller.findings.log.open.values())
 
             await waitUntil(reactor, isGone, what="the host is gone")
             answer = await Agent(reactor).request(b"GET", url.encode())

@@ -157,7 +157,7 @@ class ReloadTests(TestCase):
         self.assertTrue(fetchable("first-first-first"))
         service.reloadBy(lambda: holding("other-other-other"))
         self.assertTrue(service.reload())
-        self.assertEqual(service.poller.journal.changes[-1].kind, "operator-reloaded")
+        self.assertEqual(service.poller.findings.journal.changes[-1].kind, "operator-reloaded")
         self.assertFalse(fetchable("first-first-first"))
         self.assertTrue(fetchable("other-other-other"))
         service.reloadBy(lambda: parseConfig('port = "sim:fattree:4"\n[web]\nlisten = ""\n'))

@@ -150,7 +150,7 @@ class StartTests(SynchronousTestCase):
         assert writer is not None
         self.patch(writer, "_inThread", maybeDeferred)
         self.failureResultOf(Deferred.fromCoroutine(writer._write()), DeviceUnavailable)
-        service.poller.report("test", [entryOf().finding])
+        service.poller.findings.report("test", [entryOf().finding])
         folder.mkdir()
         self.successResultOf(Deferred.fromCoroutine(writer._write()))
         self.addCleanup(writer._store.close)

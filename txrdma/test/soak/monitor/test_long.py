@@ -106,7 +106,7 @@ class DayTests(PollerTestCase):
         for found in (raised, cleared):  # a whole record would hide its differences
             self.assertEqual((found - record, record - found), (Counter(), Counter()), f"seed {SEED}")
         self.assertGreater(sum(record.values()), 4 * DAYS)
-        self.assertEqual(self.poller.findingLog.open, {})
+        self.assertEqual(self.poller.findings.log.open, {})
         half = len(objects) // 2
         earlier, later = min(objects[1 : half + 1]), min(objects[half:])
         self.assertLess(later, 1.05 * earlier + 50 * sum(record.values()))  # what was found stays known
@@ -191,7 +191,7 @@ class ChurnTests(PollerTestCase):
         self.assertLessEqual(len(names), 2 + 11 * math.ceil(DAYS))
         self.assertLessEqual(len(self.poller.topologyWatch.missingNodes), self.mostGone)
         self.assertLessEqual(len(self.store._ports), self.mostPorts)
-        self.assertLess(len(self.poller.findingLog.open), self.mostGone + 50)
+        self.assertLess(len(self.poller.findings.log.open), self.mostGone + 50)
         self.assertIn(self.fabric.node("h00002").guid, self.poller.topologyWatch.missingNodes)
         self.assertIn(("node-gone", self.fabric.node("h00002").guid), self.found())
         points = self.store.series(self.portKey("leaf0000", 1), "portXmitPkts", 0, 1 << 40, "readings")
@@ -200,7 +200,7 @@ class ChurnTests(PollerTestCase):
         self.assertLess(min(objects[half:]), 1.02 * min(objects[half // 2 : half]))
 
     def found(self) -> set[tuple[str, GUID | None]]:
-        return {(one.finding.kind, one.finding.guid) for one in self.poller.findingLog.open.values()}
+        return {(one.finding.kind, one.finding.guid) for one in self.poller.findings.log.open.values()}
 
 
 class KillTests(SynchronousTestCase):

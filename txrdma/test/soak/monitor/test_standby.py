@@ -119,7 +119,7 @@ class StepTests(test_standby.StandbyTestCase):
         assert active.service._duty is not None and active.service._duty.writer is not None
         states = active.service._duty.writer._store.states("finding-raised")
         stored = {one.key: (one.firstSeen, one.times) for one in map(entryOf, states)}
-        found = active.service.poller.findingLog.open
+        found = active.service.poller.findings.log.open
         self.assertEqual(stored, {key: (one.firstSeen, one.times) for key, one in found.items()}, where)
         return isPlayed
 

@@ -164,7 +164,7 @@ class MonitorTests(MonitorTestCase):
         self.assertLess(seconds, TWO_INTERVALS)
         await self.until(
             lambda: (
-                all(entry.finding.kind != "sm-silent" for entry in self.poller.findingLog.open.values())
+                all(entry.finding.kind != "sm-silent" for entry in self.poller.findings.log.open.values())
                 or ("cleared", "sm-silent") in [one[:2] for one in self.reported]
             )
         )

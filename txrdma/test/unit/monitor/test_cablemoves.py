@@ -154,7 +154,7 @@ class SwitchTests(PollerTestCase):
         guid = self.fabric.node(name).guid
         (text,) = (
             entry.finding.text
-            for entry in self.poller.findingLog.open.values()
+            for entry in self.poller.findings.log.open.values()
             if (entry.finding.kind, entry.finding.guid, entry.finding.port) == ("symbol-errors", guid, number)
         )
         return text
@@ -187,7 +187,7 @@ class MonitorTests(PollerTestCase):
         """Return the texts of open findings of symbol errors, by the port of the right switch."""
         return {
             entry.finding.port: entry.finding.text
-            for entry in self.poller.findingLog.open.values()
+            for entry in self.poller.findings.log.open.values()
             if entry.finding.kind == "symbol-errors"
         }
 

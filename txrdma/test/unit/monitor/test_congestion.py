@@ -147,7 +147,7 @@ class CongestionTests(PollerTestCase):
         self.assertEqual(self.output(), [])
         self.pump(240.0)
         self.assertEqual(self.output(), [("raised", "slow-receiver", "left")])
-        (entry,) = self.poller.findingLog.open.values()
+        (entry,) = self.poller.findings.log.open.values()
         text = entry.finding.text
         for part in ("50% of the time", "virtual lanes 0, 3", "FECN in 10% of", "because of it wait right"):
             self.assertIn(part, text)
@@ -194,7 +194,7 @@ class CongestionTests(PollerTestCase):
         self.wait("left", 3, 0.5)
         self.started(400.0)
         self.assertEqual(self.output(), [("raised", "counter-full", "PortXmitWait")])
-        (entry,) = self.poller.findingLog.open.values()
+        (entry,) = self.poller.findings.log.open.values()
         self.assertIn("it is full at 2 ports", entry.finding.text)
         for number in (2, 3):
             self.wait("left", number, 0.0)
@@ -208,7 +208,7 @@ class CongestionTests(PollerTestCase):
         self.fabric.setCounters("left", 3, symbolErrorCounter=65535)
         self.started()
         self.assertEqual(self.output(), [("raised", "counter-full", "left")])
-        (entry,) = self.poller.findingLog.open.values()
+        (entry,) = self.poller.findings.log.open.values()
         lid = self.lid("left")
         self.assertEqual(
             entry.finding.text,

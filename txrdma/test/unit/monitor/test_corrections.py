@@ -283,13 +283,13 @@ class FindingTests(CorrectionTestCase):
         self.assertEqual(self.output(), [])
         self.grow(3)
         self.assertEqual(self.output(), [("raised", "symbol-ber", "leaf0000")])
-        ((entry),) = self.poller.findingLog.open.values()
+        ((entry),) = self.poller.findings.log.open.values()
         self.assertIn("3 blocks beyond correction in 12 minutes", entry.finding.text)
         bits = 4 * 53.125e9 * 720  # of HDR; each block has at least eight wrong symbols
         self.assertIn(f"at least {3 * 8 / bits:.1e}", entry.finding.text)
         self.grow(11)
         self.assertEqual(self.output(), [("raised", "fec-uncorrectable", "leaf0000")])
-        found = {one.finding.kind: one for one in self.poller.findingLog.open.values()}
+        found = {one.finding.kind: one for one in self.poller.findings.log.open.values()}
         self.assertEqual(
             found["fec-uncorrectable"].finding.text,
             "PortFECUncorrectableBlockCtr 11 in an hour, 10 are allowed",

@@ -397,7 +397,7 @@ class OperatorTests(ServiceTestCase):
 
     def acted(self, fabric: str, name: str, password: str = "", path: str = "") -> int:
         """Acknowledge the finding of a fabric; return the status of the answer."""
-        findings = self.service.monitors["south"].poller.findingLog.open.values()
+        findings = self.service.monitors["south"].poller.findings.log.open.values()
         (identity,) = [one.identity for one in findings]
         body = b'{"action": "acknowledge", "comment": "cable ordered"}'
         connection = Connection(self.service.site.factory)
@@ -422,7 +422,7 @@ class OperatorTests(ServiceTestCase):
         self.assertEqual(self.acted("north", "alice"), 404)
         self.assertEqual(self.acted("", "alice", path="/fabrics/south/../south"), 405)
         self.assertEqual(self.acted("west", "alice"), 404)
-        (entry,) = self.service.monitors["south"].poller.findingLog.open.values()
+        (entry,) = self.service.monitors["south"].poller.findings.log.open.values()
         self.assertIsNone(entry.acknowledgement)
         self.assertEqual(self.acted("south", "alice"), 200)
         self.assertEqual(entry.acknowledgement and entry.acknowledgement.user, "alice")

@@ -15,8 +15,8 @@ from txrdma.mad.layouts.messages import Notice
 from txrdma.mad.layouts.smp import PortInfo, SMInfo
 from txrdma.mad.layouts.traps import GIDDetails, LocalChangeDetails, Trap
 from txrdma.mad.layouts.values import SMState
-from txrdma.monitor.reading import poller as pollerModule
-from txrdma.monitor.reading.poller import MOST_UNPLANNED, UNPLANNED_SECONDS
+from txrdma.monitor.reading import changesigns
+from txrdma.monitor.reading.changesigns import MOST_UNPLANNED, UNPLANNED_SECONDS
 from txrdma.monitor.reading.settings import PollerSettings
 from txrdma.test.support.mad.simulated import gmp
 from txrdma.test.unit.monitor.test_poller import PollerTestCase
@@ -107,16 +107,16 @@ class EventTests(PollerTestCase):
 
     def test_manyNewNodes(self) -> None:
         """Notices of more unknown nodes than are remembered cause a sweep."""
-        self.patch(pollerModule, "MOST_NEW", 10)
+        self.patch(changesigns, "MOST_NEW", 10)
         self.started()
         for number in range(100):
             gid = GID.fromParts(0xFE80 << 48, GUID.fromInt(0x7000 + number))
             raw = GIDDetails(gid=gid).encode()
             notice = Notice(isGeneric=True, trapNumber=Trap.GID_IN_SERVICE, details=raw)
             self.poller._noticeReceived(notice, None)  # type: ignore[arg-type]  # not looked at
-            self.assertLessEqual(len(self.poller._newGUIDs), 10)
+            self.assertLessEqual(len(self.poller._signs.newNodes), 10)
         self.pump(5.0)
-        self.assertEqual((self.poller.statistics.sweeps, self.poller._newGUIDs), (2, set()))
+        self.assertEqual((self.poller.statistics.sweeps, self.poller._signs.newNodes), (2, set()))
 
     def test_forged(self) -> None:
         """Reports from hosts other than the SA cause no sweep."""

@@ -55,10 +55,10 @@ class RestartTestCase(PollerTestCase):
         self.writer = HistoryWriter(self.clock, self.store, maybeDeferred, self.clock.seconds)
         self.writer.start()
         poller = super().made()
-        self.journal = poller.journal
+        self.journal = poller.findings.journal
         began = self.clock.seconds()
         restoreState(
-            *(self.store, poller.findingLog, poller.topologyWatch, self.journal),
+            *(self.store, poller.findings.log, poller.topologyWatch, self.journal),
             lambda kind: began + secondsToFind(kind, self.thresholds, self.settings.intervalSeconds),
         )
         self.journal.store = self.writer.append
@@ -87,7 +87,7 @@ class RestartTestCase(PollerTestCase):
         self.started(seconds)
 
     def entries(self) -> dict[str, Entry]:
-        return {entry.finding.kind: entry for entry in self.poller.findingLog.open.values()}
+        return {entry.finding.kind: entry for entry in self.poller.findings.log.open.values()}
 
     def kinds(self) -> list[tuple[str, str]]:
         """Return the changes, each with the name of its location."""
@@ -145,7 +145,7 @@ class RestartTests(RestartTestCase):
         self.ended()
         self.again()
         self.assertEqual(self.output(), [])
-        (closed,) = self.poller.findingLog.closed
+        (closed,) = self.poller.findings.log.closed
         self.assertEqual((closed.firstSeen, closed.clearedAt), (first, entry.clearedAt))
         self.assertEqual(
             self.kinds(),
@@ -217,8 +217,8 @@ class OperatorRestartTests(RestartTestCase):
         self.fabric.cut("c")
         self.pump(30.0)
         entry = self.entries()["node-gone"]
-        self.poller.annotate(entry, Action.ACKNOWLEDGE, "alice", "power supply ordered")
-        self.poller.annotate(entry, Action.COMMENT, "bob", "thank you")
+        self.poller.findings.annotate(entry, Action.ACKNOWLEDGE, "alice", "power supply ordered")
+        self.poller.findings.annotate(entry, Action.COMMENT, "bob", "thank you")
         self.pump(6.0)
         self.changes.clear()
         return entry
@@ -241,12 +241,12 @@ class OperatorRestartTests(RestartTestCase):
         self.acted()
         self.fabric.heal("c")
         self.pump(80.0)
-        (entry,) = self.poller.findingLog.closed
-        self.poller.annotate(entry, Action.COMMENT, "alice", "replaced")
+        (entry,) = self.poller.findings.log.closed
+        self.poller.findings.annotate(entry, Action.COMMENT, "alice", "replaced")
         self.pump(6.0)
         self.ended()
         self.again()
-        (entry,) = self.poller.findingLog.closed
+        (entry,) = self.poller.findings.log.closed
         self.assertEqual([one.text for one in entry.comments][-1], "replaced")
         self.assertEqual(len(entry.comments), 3)
 

@@ -43,7 +43,7 @@ class MirageTests(PollerTestCase):
         """Invented switches are a finding with their location; the rest is monitored, and no node is lost."""
         self.poller.start()
         self.pump(90)
-        self.assertEqual(([*self.poller.findingLog.open], self.names()), ([], HONEST))
+        self.assertEqual(([*self.poller.findings.log.open], self.names()), ([], HONEST))
         self.output()
         mirage = Mirage(self.fabric, (1, 2), ports=20, isFresh=True)
         self.pump(120)
@@ -54,7 +54,7 @@ class MirageTests(PollerTestCase):
         mirage.isOn = False
         self.pump(120)
         self.assertIn(("cleared", "left-out", "left"), self.output())
-        self.assertEqual(list(self.poller.findingLog.open), [])
+        self.assertEqual(list(self.poller.findings.log.open), [])
 
     def test_everywhere(self) -> None:
         """If invented switches are everywhere, the monitor retains the known fabric."""
@@ -69,5 +69,5 @@ class MirageTests(PollerTestCase):
         self.assertNotIn("node-gone", {kind for _what, kind, _where in reported})
         mirage.isOn = False
         self.pump(120)
-        self.assertEqual(list(self.poller.findingLog.open), [])
+        self.assertEqual(list(self.poller.findings.log.open), [])
         self.assertEqual(self.names(), HONEST)

@@ -225,7 +225,7 @@ class OperatorTestCase(PageTestCase):
         self.started()
         self.fabric.cut("c")
         self.pump(20.0)
-        (self.entry,) = self.poller.findingLog.open.values()
+        (self.entry,) = self.poller.findings.log.open.values()
         self.path = f"/findings/{self.entry.identity}"
 
     def post(self, path: str, body: bytes, heads: Mapping[str, str]) -> Answer:
@@ -274,7 +274,7 @@ class RESTTests(OperatorTestCase):
         self.assertHas(answer.json, isAcknowledged=False, comments=1)
         changes = self.get("/api/v1/changes?sort=-at&limit=2", Authorization=BOB).json["rows"]
         self.assertEqual([one["kind"] for one in changes][0], "operator-unacknowledged")
-        acknowledged = next(one for one in self.poller.journal.changes if "acknowledged" in one.kind)
+        acknowledged = next(one for one in self.poller.findings.journal.changes if "acknowledged" in one.kind)
         self.assertEqual(acknowledged.detail, {"user": "alice", "comment": "cable ordered "})
         self.assertIn("alice acknowledged node-gone: cable ordered", acknowledged.text)
 
@@ -331,7 +331,7 @@ class RESTTests(OperatorTestCase):
         self.addCleanup(store.close)
         writer.start()
         self.addCleanup(writer.loop.stop)
-        self.watch.history, self.poller.journal.store = writer, writer.append
+        self.watch.history, self.poller.findings.journal.store = writer, writer.append
         connection = self.posted({"action": "acknowledge"})
         self.assertEqual(connection.transport.value(), b"")
         while pending:
@@ -362,7 +362,7 @@ class RESTTests(OperatorTestCase):
     def test_events(self) -> None:
         """Browsers get an event, by which they load their pages again."""
         kinds: list[type[FindingEvent]] = []
-        self.poller._notify = lambda event: kinds.append(type(event))
+        self.poller.findings._notify = lambda event: kinds.append(type(event))
         self.rest({"action": "comment", "comment": "x"})
         self.assertEqual(kinds, [Annotated])
 

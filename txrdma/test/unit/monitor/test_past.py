@@ -31,7 +31,7 @@ class PastTests(PageTestCase):
         self.reads = 0
         self.watch.history = HistoryWriter(self.clock, self.store, self.inThread, self.clock.seconds)
         self.watch.history.start()
-        self.poller.journal.store = self.watch.history.append
+        self.poller.findings.journal.store = self.watch.history.append
         self.started(60.0)
 
     def where(self) -> str:
@@ -137,7 +137,7 @@ class PastTests(PageTestCase):
         self.pump(120.0)
         worst = []
         for severity in (Severity.INFO, Severity.CRITICAL):
-            self.poller.findingLog.change(FindingRules({}, severities={"link-gone": severity}))
+            self.poller.findings.log.change(FindingRules({}, severities={"link-gone": severity}))
             worst.append(self.json(f"topology/at?at={at}")["edges"][0]["worst"])
         self.assertEqual(worst, ["info", "critical"])
 
@@ -252,7 +252,7 @@ class PastTests(PageTestCase):
         restarted.topologyWatch.restore(
             self.store.states("node-came", "node-gone", "link-came", "link-changed", "link-gone")
         )
-        restarted.journal.store = self.poller.journal.store
+        restarted.findings.journal.store = self.poller.findings.journal.store
         self.poller = self.watch.poller = restarted
         self.started(60.0)
         kinds = self.json(f"topology/difference?from={before}")["differences"]

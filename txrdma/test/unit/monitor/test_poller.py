@@ -194,7 +194,7 @@ class PollerTests(PollerTestCase):
         self.assertEqual((statistics.sweeps, statistics.overruns, statistics.silences), (1, 0, 0))
         self.assertGreaterEqual(statistics.requests, statistics.readings)
         self.assertEqual(statistics.timeouts, 0)
-        self.assertEqual((self.output(), self.poller.findingLog.worst()), ([], None))
+        self.assertEqual((self.output(), self.poller.findings.log.worst()), ([], None))
 
     def test_first(self) -> None:
         """The first readings follow the first sweep at once; later sweeps cause none."""
@@ -312,7 +312,7 @@ class PollerTests(PollerTestCase):
         self.fabric.revive("b")
         self.pump(400.0)
         self.assertEqual(self.rate("b", 1), 4000.0)
-        self.assertEqual(self.poller.findingLog.open, {})
+        self.assertEqual(self.poller.findings.log.open, {})
         self.assertTrue(all(what == "cleared" for what, _kind, _where in self.output()))
 
     def test_silentWithoutLID(self) -> None:
@@ -333,7 +333,7 @@ class PollerTests(PollerTestCase):
         self.started()
         whole, part = self.sweptFabric, Fabric()
         part.nodes.update(list(whole.nodes.items())[:-1])
-        turn, journal = self.poller._turn, self.poller.journal
+        turn, journal = self.poller._turn, self.poller.findings.journal
         turn.acquire()
         for fabric in (part, whole):
             Deferred.fromCoroutine(self.poller._follow(self.poller.rounds, fabric, self.clock.seconds()))
@@ -432,7 +432,7 @@ class PollerTests(PollerTestCase):
         found = Finding("width", "right", "", self.fabric.node("right").guid, 1)
         for at in (1.0, 2.0):
             log.observe("sweep", [found], at)
-        self.poller.report("sweep", [found])  # not raised yet
+        self.poller.findings.report("sweep", [found])  # not raised yet
         ending = self.patch(Sweep, "run", lambda sweep: Deferred())
         self.poller.resume(log, state, Journal())
         self.fabric.cut("left", 4)
@@ -537,7 +537,7 @@ class WeatherTests(PollerTestCase):
             record.append(("cleared", "node-gone", where))
             sizes.append(len(self.poller.meters) + len(self.poller._thresholds) + len(self.clock.calls))
         self.assertEqual(self.output(), record)
-        self.assertEqual(self.poller.findingLog.open, {})
+        self.assertEqual(self.poller.findings.log.open, {})
         self.pump(900.0)
         self.assertEqual(self.output(), [])
         self.assertLessEqual(max(sizes) - min(sizes), 10)
@@ -570,4 +570,4 @@ class WeatherTests(PollerTestCase):
         self.assertEqual(about, record)
         self.assertEqual(len(raised), len(set(raised)))
         self.assertEqual(sorted(raised), sorted(cleared))
-        self.assertEqual(self.poller.findingLog.open, {})
+        self.assertEqual(self.poller.findings.log.open, {})

@@ -198,7 +198,8 @@ class LeafTests(PollerTestCase):
     def test_leaf(self) -> None:
         """A dead leaf switch is one alert that names its hosts; each host has a finding that it explains."""
         leaf, names = self.died()
-        gone = [entry for entry in self.poller.findingLog.open.values() if entry.finding.kind == "node-gone"]
+        opened = self.poller.findings.log.open.values()
+        gone = [entry for entry in opened if entry.finding.kind == "node-gone"]
         self.assertEqual(len(gone), 1 + len(names))
         (root,) = (entry for entry in gone if not entry.finding.cause)
         self.assertEqual(root.finding.guid, leaf.node.guid)
@@ -225,7 +226,7 @@ class LeafTests(PollerTestCase):
         for _second in range(200):
             self.pump(1.0)
             raised += [one for one in self.tracker.take(self.clock.seconds()) if one.isRaised]
-        self.assertEqual((raised, self.poller.findingLog.open), ([], {}))
+        self.assertEqual((raised, self.poller.findings.log.open), ([], {}))
 
     def test_hostStaysAway(self) -> None:
         """A host that is still missing when its switch returns is a separate alert."""
@@ -276,7 +277,7 @@ class LeafTests(PollerTestCase):
 
     def test_ignoredCause(self) -> None:
         """Hanging nodes that are ignored explain no others."""
-        log = self.poller.findingLog
+        log = self.poller.findings.log
         log.change(FindingRules(log.rules.raiseSeconds, ignored={"node-silent"}))
         self.started(60.0)
         self.fabric.silence("h00020")
@@ -291,7 +292,7 @@ class LeafTests(PollerTestCase):
             node = self.fabric.node(name)
             self.fabric.silence(name)
             self.pump(900.0)
-            found = [entry.finding for entry in self.poller.findingLog.open.values()]
+            found = [entry.finding for entry in self.poller.findings.log.open.values()]
             (root,) = (one for one in found if not one.cause)
             self.assertEqual((root.kind, root.guid), ("node-silent", node.guid))
             self.assertIn("it does not answer, and has links at ", root.text)
@@ -301,7 +302,7 @@ class LeafTests(PollerTestCase):
             self.assertEqual([one.finding["guid"] for one in alerts], [str(node.guid)])
             self.fabric.revive(name)
             self.pump(900.0)
-            self.assertEqual(self.poller.findingLog.open, {})
+            self.assertEqual(self.poller.findings.log.open, {})
             (alert,) = self.tracker.take(self.clock.seconds())
             self.assertFalse(alert.isRaised)
 

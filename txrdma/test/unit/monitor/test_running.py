@@ -79,13 +79,13 @@ class SteadyClockTests(SynchronousTestCase):
         service = MonitorService(reactor, config, aheadSeconds=lambda: ahead[0])
         self.addCleanup(service._agent.close)
         self.successResultOf(Deferred.fromCoroutine(service._read(0.0)))
-        [entry] = service.poller.findingLog.open.values()
+        [entry] = service.poller.findings.log.open.values()
         self.assertEqual(entry.finding.kind, "clock-ahead")
         self.assertIn("7200 s ahead", entry.finding.text)
         self.assertIn("restart the monitor", entry.advice)
         ahead[0] = 1.0
         self.successResultOf(Deferred.fromCoroutine(service._read(0.0)))
-        self.assertEqual(dict(service.poller.findingLog.open), {})
+        self.assertEqual(dict(service.poller.findings.log.open), {})
 
     def test_timers(self) -> None:
         """A reactor with such a clock runs due calls although the time of day was set back."""
@@ -272,7 +272,7 @@ class FileTests(PollerTestCase):
         self.fabric.setCounters("left", 2, symbolErrorCounter=60)  # of b
         self.fabric.cut("c")
         self.pump(30.0)
-        fabric, entries = self.sweptFabric, self.poller.findingLog.open.values()
+        fabric, entries = self.sweptFabric, self.poller.findings.log.open.values()
         self.assertEqual(sorted(unfitHosts(fabric, entries)), ["b", "c"])
         one = fabric.nodes[self.fabric.node("a").guid]
         one.description = "c"
@@ -285,7 +285,7 @@ class FileTests(PollerTestCase):
         self.started()
         self.fabric.setCounters("left", 2, symbolErrorCounter=60)  # of b
         self.pump(30.0)
-        fabric, entries = self.sweptFabric, self.poller.findingLog.open.values()
+        fabric, entries = self.sweptFabric, self.poller.findings.log.open.values()
         first, faulty = (fabric.nodes[self.fabric.node(name).guid] for name in "ab")
         for others, keys, unfit in (
             ("a", "a x", []),
@@ -320,8 +320,8 @@ class FileTests(PollerTestCase):
         self.started()
         self.fabric.cut("left", 3)
         self.pump(30.0)
-        self.assertEqual(len(self.poller.findingLog.open), 1)
-        self.assertEqual(unfitHosts(self.sweptFabric, self.poller.findingLog.open.values()), {})
+        self.assertEqual(len(self.poller.findings.log.open), 1)
+        self.assertEqual(unfitHosts(self.sweptFabric, self.poller.findings.log.open.values()), {})
 
 
 class TerminalTests(PollerTestCase):

@@ -140,7 +140,7 @@ class PageTests(SiteTestCase):
         self.pump(self.settings.intervalSeconds)
         self.get("/")
         self.assertEqual(len(made), 5)
-        self.poller.report("test", [Finding("width", "somewhere", "of a test")])
+        self.poller.findings.report("test", [Finding("width", "somewhere", "of a test")])
         self.assertIn("of a test", self.get("/").text)
 
     def test_turns(self) -> None:

@@ -491,9 +491,9 @@ class PageTests(PollerTestCase):
         """The number of findings with a separate series is limited: the most severe, then the oldest."""
         severe = [Finding("no-sm", "fabric", "", GUID.fromInt(5000))]
         several = [Finding("width", "x", "", GUID.fromInt(at)) for at in range(MOST_FINDINGS)]
-        self.poller.report("test", several)
+        self.poller.findings.report("test", several)
         self.clock.advance(1.0)
-        self.poller.report("severe", severe)
+        self.poller.findings.report("severe", severe)
         found = self.scraped()
         series = [dict(given) for name, given in found if name == "txrdma_monitor_finding"]
         self.assertEqual(len(series), MOST_FINDINGS)
@@ -530,10 +530,10 @@ class PageTests(PollerTestCase):
         self.assertLess(found["txrdma_monitor_loop_age_seconds", frozenset({("loop", "round")})], 11.0)
         guid = f"{int(self.fabric.node('c').guid):#018x}"
         gone = {("kind", "node-gone"), ("severity", "warning"), ("guid", guid), ("port", "")}
-        (entry,) = self.poller.findingLog.open.values()
+        (entry,) = self.poller.findings.log.open.values()
         for isAcknowledged in (False, True):
             if isAcknowledged:
-                self.poller.annotate(entry, Action.ACKNOWLEDGE, "alice", "")
+                self.poller.findings.annotate(entry, Action.ACKNOWLEDGE, "alice", "")
                 found = self.scraped()
             for text in ("false", "true"):
                 number, label = int(text == str(isAcknowledged).lower()), ("acknowledged", text)

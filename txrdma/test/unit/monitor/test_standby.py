@@ -238,7 +238,7 @@ class TakeoverTests(StandbyTestCase):
         alerts = world.sent()
         self.assertEqual([one["kind"] for one in alerts], ["node-gone", "node-gone"])
         self.assertEqual(len({one["id"] for one in alerts}), 2)
-        self.assertEqual(len(second.service.poller.findingLog.open), 2)
+        self.assertEqual(len(second.service.poller.findings.log.open), 2)
 
     def test_acknowledged(self) -> None:
         """
@@ -250,16 +250,16 @@ class TakeoverTests(StandbyTestCase):
         world.run(5.0)
         (before,) = world.sent()
         world.fabric.cut("h00005")
-        while len(first.service.poller.findingLog.open) < 2:
+        while len(first.service.poller.findings.log.open) < 2:
             world.run(STEP)
-        for entry in first.service.poller.findingLog.open.values():
-            first.service.poller.annotate(entry, Action.ACKNOWLEDGE, "alice", "power supply ordered")
+        for entry in first.service.poller.findings.log.open.values():
+            first.service.poller.findings.annotate(entry, Action.ACKNOWLEDGE, "alice", "power supply ordered")
         world.run(5.0)
         first.kill()
         world.run(60.0)
         self.assertTrue(second.isActive)
         self.assertEqual(world.sent(), [before])
-        for entry in second.service.poller.findingLog.open.values():
+        for entry in second.service.poller.findings.log.open.values():
             self.assertEqual(entry.acknowledgement and entry.acknowledgement.user, "alice")
             self.assertEqual([one.text for one in entry.comments], ["power supply ordered"])
         for host in ("h00004", "h00005"):
@@ -276,20 +276,20 @@ class TakeoverTests(StandbyTestCase):
         world.run(5.0)
         world.fabric.cut("h00004")
         world.run(5.0)
-        (entry,) = first.service.poller.findingLog.open.values()
-        first.service.poller.annotate(entry, Action.ACKNOWLEDGE, "alice", "")
+        (entry,) = first.service.poller.findings.log.open.values()
+        first.service.poller.findings.annotate(entry, Action.ACKNOWLEDGE, "alice", "")
         world.run(5.0)
         first.kill()
         second = world.started("h00001", '[findings.severity]\nnode-gone = "critical"\n')
         world.run(RENEW_SECONDS + 5.0)
-        (entry,) = second.service.poller.findingLog.open.values()
+        (entry,) = second.service.poller.findings.log.open.values()
         self.assertEqual((entry.acknowledgement, entry.severity), (None, Severity.CRITICAL))
         sent = [(one["status"], one["severity"]) for one in world.sent()]
         self.assertEqual(sent, [("firing", "warning"), ("resolved", "warning"), ("firing", "critical")])
         second.kill()
         third = world.started("h00001", '[findings.severity]\nnode-gone = "critical"\n')
         world.run(RENEW_SECONDS + 5.0)
-        (entry,) = third.service.poller.findingLog.open.values()
+        (entry,) = third.service.poller.findings.log.open.values()
         self.assertIsNone(entry.acknowledgement)
         self.assertEqual(len(world.sent()), 3)
 
@@ -303,7 +303,7 @@ class TakeoverTests(StandbyTestCase):
         self.assertEqual(world.sent(), [])
         first.kill()
         world.run(RENEW_SECONDS + INTERVAL)
-        (entry,) = second.service.poller.findingLog.open.values()
+        (entry,) = second.service.poller.findings.log.open.values()
         self.assertLess(entry.firstSeen, at + 3.0)
         world.run(INTERVAL)
         self.assertEqual(len(world.sent()), 1)
@@ -369,7 +369,7 @@ class TakeoverTests(StandbyTestCase):
         self.withRows()
         world, first, second = self.pair()
         world.fabric.cut("h00004")
-        while not first.service.poller.findingLog.open:
+        while not first.service.poller.findings.log.open:
             world.run(STEP)
         first.isSuspended = True
         self.assertEqual(world.sent(), [])
@@ -442,7 +442,7 @@ class TakeoverTests(StandbyTestCase):
 
     def foundOf(self, process: Process) -> list[tuple[str, str]]:
         """Return kind and place of each open finding of a monitor."""
-        open = process.service.poller.findingLog.open.values()
+        open = process.service.poller.findings.log.open.values()
         return [(entry.finding.kind, entry.finding.where) for entry in open]
 
     def test_failed(self) -> None:
@@ -618,7 +618,7 @@ class TakeoverTests(StandbyTestCase):
         world.run(40.0)
         self.assertTrue(second.isActive)
         self.assertEqual([(one["kind"], one["status"]) for one in world.sent()], [("node-gone", "firing")])
-        changes = second.service.poller.journal.changes
+        changes = second.service.poller.findings.journal.changes
         self.assertEqual([one.kind for one in changes], ["node-gone", "finding-raised"])
 
     def test_restarted(self) -> None:
@@ -674,7 +674,7 @@ class TakeoverTests(StandbyTestCase):
     def test_historyAway(self) -> None:
         """With a standby, alerts wait for the history: they are sent when they are stored."""
         world, process, restore = self.withFullDisk()
-        process.service.poller.report("test", [Finding("width", "x", "", GUID.fromInt(5))])
+        process.service.poller.findings.report("test", [Finding("width", "x", "", GUID.fromInt(5))])
         world.run(20.0)
         self.assertEqual(world.sent(), [])
         restore()
@@ -687,7 +687,7 @@ class TakeoverTests(StandbyTestCase):
         self.patch(notifier, "MOST_ALERTS", 3)
         world, process, restore = self.withFullDisk()
         for number in range(10):
-            process.service.poller.report(
+            process.service.poller.findings.report(
                 f"test {number}", [Finding("width", "x", "", GUID.fromInt(number + 5))]
             )
             world.run(5.0)

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from functools import partial
 from itertools import chain, repeat
+from operator import attrgetter
 from typing import Any
 
 from twisted.internet import reactor as theReactor
@@ -18,6 +19,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.error import DeviceUnavailable
 from txrdma.monitor.config import parseConfig
 from txrdma.monitor.diagnosis.findinglog import Cleared, Raised
+from txrdma.monitor.diagnosis.findingreports import FindingReports
 from txrdma.monitor.events.alerts import AlertRules
 from txrdma.monitor.events.notifier import MEMORY_SECONDS, Notifier
 from txrdma.monitor.reading import poller as pollerModule
@@ -188,17 +190,19 @@ class LoopTests(SynchronousTestCase):
 
 
 _PARTS = ("txrdma.fabric.", "txrdma.monitor.diagnosis.", "txrdma.monitor.reading.")
-_OTHERS = {"_settings", "statistics", "_unwatchPort"}
+_OTHERS = {"_settings", "statistics", "_unwatchPort", "_seconds"}
 """Values without functions that can fail, and a function that only L{FabricPoller.stop} calls."""
 
 
-def collaboratorsOf(poller: FabricPoller) -> list[str]:
-    """Return the attributes of a poller that it calls, or whose methods it calls, so that new ones count."""
-    return [
-        name
-        for name, value in vars(poller).items()
-        if (callable(value) or type(value).__module__.startswith(_PARTS)) and name not in _OTHERS
-    ]
+def collaboratorsOf(owner: FabricPoller | FindingReports) -> list[str]:
+    """Return paths of what a poller calls, or whose methods it calls, so that new ones count."""
+    found = []
+    for name, value in vars(owner).items():
+        if (callable(value) or type(value).__module__.startswith(_PARTS)) and name not in _OTHERS:
+            found.append(name)
+        if isinstance(value, FindingReports):
+            found += [f"{name}.{each}" for each in collaboratorsOf(value)]
+    return found
 
 
 class ChaosTests(PollerTestCase):
@@ -223,14 +227,21 @@ class ChaosTests(PollerTestCase):
         setattr(owner, name, called)
         return calls
 
+    def ownerOf(self, collaborator: str, name: str) -> object:
+        """Return the object that has a function of a collaborator, or the collaborator itself."""
+        path = f"{collaborator}.{name}" if name else collaborator
+        return attrgetter(path.rpartition(".")[0])(self.poller) if "." in path else self.poller
+
     def callSites(self) -> list[tuple[str, str]]:
         """Return the collaborators and their functions that a poller calls."""
         counted: dict[tuple[str, str], list[int]] = {}
         for collaborator in collaboratorsOf(self.poller):
-            owner = getattr(self.poller, collaborator)
-            if callable(owner):
-                counted[collaborator, ""] = self.raising(self.poller, collaborator, 0)
+            owner = self.ownerOf(collaborator, "")
+            name = collaborator.rpartition(".")[2]
+            if callable(getattr(owner, name)):
+                counted[collaborator, ""] = self.raising(owner, name, 0)
             else:
+                owner = getattr(owner, name)
                 for name in dir(owner):
                     if not name.startswith("_") and callable(getattr(owner, name)):
                         counted[collaborator, name] = self.raising(owner, name, 0)
@@ -251,13 +262,15 @@ class ChaosTests(PollerTestCase):
         callSites = self.callSites()
         self.poller.stop()
         self.assertGreater(len(callSites), 20)
-        self.assertLess({"journal", "congestion", "_notify"}, {name for name, _ in callSites})
+        some = {"findings.journal", "congestion", "findings._notify"}
+        self.assertLess(some, {name for name, _ in callSites})
         for collaborator, name in callSites:
             for number in self.CALLS:
                 with self.subTest(f"{collaborator}.{name} at call {number}"):
                     self.setUp()
-                    owner = getattr(self.poller, collaborator) if name else self.poller
-                    self.raising(owner, name or collaborator, number)
+                    self.raising(
+                        self.ownerOf(collaborator, name), name or collaborator.rpartition(".")[2], number
+                    )
                     self.live()
                     self.goesOn()
                     self.flushLoggedErrors(ValueError)  # goesOn() may have made a later call
@@ -275,7 +288,7 @@ class ChaosTests(PollerTestCase):
         self.assertGreaterEqual(statistics.turns, turns + 6)
         self.assertIn(("raised", "node-gone", "d"), self.output())
         self.assertEqual([loop.problem for loop in self.poller.supervisor.loops], [""] * 3)
-        self.assertFalse([key for key in self.poller.findingLog.open if key.kind.startswith("loop-")])
+        self.assertFalse([key for key in self.poller.findings.log.open if key.kind.startswith("loop-")])
         self.assertEqual(self.rate("left", 1), 0.0)
 
     def test_sweeps(self) -> None:

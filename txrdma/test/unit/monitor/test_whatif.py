@@ -46,7 +46,7 @@ class WhatIfTests(FabricTestCase):
             notify=self.changed,
             onRound=self.readAll,
         )
-        self.poller.journal.store = self.store.append
+        self.poller.findings.journal.store = self.store.append
         self.poller.start()
         self.addCleanup(self.poller.stop)
 
@@ -124,8 +124,8 @@ class WhatIfTests(FabricTestCase):
         self.fabric.cut("left", 3)
         self.pump(540.0)
         self.assertEqual([kind for kind, _where in self.sent], ["flapping"])
-        (lost,) = (one for one in self.poller.findingLog.open.values() if one.finding.kind == "link-gone")
-        (flaps,) = (one for one in self.poller.findingLog.open.values() if one.finding.kind == "flapping")
+        (lost,) = (one for one in self.poller.findings.log.open.values() if one.finding.kind == "link-gone")
+        (flaps,) = (one for one in self.poller.findings.log.open.values() if one.finding.kind == "flapping")
         found = flaps.finding
         self.assertEqual(lost.finding.cause, Cause("flapping", found.where, found.guid, found.port))
         self.pump(240.0)
@@ -135,7 +135,7 @@ class WhatIfTests(FabricTestCase):
     def test_endedFlaps(self) -> None:
         """A finding that a link flaps explains no missing link while it only waits to be cleared."""
         self.config = parseConfig(f"{CONFIG}[findings]\nclear = 7200\n")
-        self.poller.findingLog.change(self.config.rules)
+        self.poller.findings.log.change(self.config.rules)
         self.pump(600.0)
         self.flap("left", 3, 30.0, number=3)
         self.fabric.cut("left", 3)
@@ -149,11 +149,11 @@ class WhatIfTests(FabricTestCase):
         self.flap("left", 3, 30.0, number=3)
         self.fabric.cut("left", 3)
         self.pump(900.0)
-        (lost,) = (one for one in self.poller.findingLog.open.values() if one.finding.kind == "link-gone")
+        (lost,) = (one for one in self.poller.findings.log.open.values() if one.finding.kind == "link-gone")
         for number in range(10, 60):
             finding = replace(lost.finding, port=number, cause=None)
             entry = replace(lost, key=lost.key._replace(port=number), finding=finding)
-            self.poller.journal.findingChanged(Raised(entry), self.clock.seconds())
+            self.poller.findings.journal.findingChanged(Raised(entry), self.clock.seconds())
         calls: list[int] = []
 
         def counted(found: list[Finding], *rest: Any) -> list[Finding]:
@@ -184,10 +184,10 @@ class WhatIfTests(FabricTestCase):
         self.pump(60.0)
         self.fabric.growCounters("c", 1, symbolErrorCounter=0.0)
         self.pump(300.0)
-        kinds = {one.finding.kind for one in self.poller.findingLog.open.values()}
+        kinds = {one.finding.kind for one in self.poller.findings.log.open.values()}
         self.assertEqual(kinds, {"symbol-ber", "symbol-errors"})
         self.pump(7200.0)
-        self.assertEqual(self.poller.findingLog.open, {})
+        self.assertEqual(self.poller.findings.log.open, {})
         self.assertEqual([kind for kind, _where in self.sent], ["symbol-ber"])
         self.assertEqual(self.evaluated(), self.sent)
 
@@ -240,10 +240,10 @@ class WhatIfTests(FabricTestCase):
         for name in ("b", "c"):
             self.fabric.cut(name)
         self.pump(20.0)
-        several = {one.finding.where.partition(" ")[0]: one for one in self.poller.findingLog.open.values()}
-        self.poller.annotate(several["b"], Action.ACKNOWLEDGE, "alice", "")
+        several = {one.finding.where.partition(" ")[0]: one for one in self.poller.findings.log.open.values()}
+        self.poller.findings.annotate(several["b"], Action.ACKNOWLEDGE, "alice", "")
         for _minute in range(10):
-            self.poller.annotate(several["c"], Action.COMMENT, "alice", "wait")
+            self.poller.findings.annotate(several["c"], Action.COMMENT, "alice", "wait")
             self.pump(60.0)
         self.assertEqual(len(self.sent), 1)
         evaluated = WhatIf(self.store, self.config, BEGIN, begin + 300.0, self.poller.fabric)
