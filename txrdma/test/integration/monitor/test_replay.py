@@ -26,6 +26,7 @@ from txrdma.monitor.series.rows import COUNTERS, Row
 from txrdma.sim.clock import SimulatedClock
 from txrdma.sim.fabric.fabric import SimulatedFabric
 from txrdma.sim.nets.fattree import fatTree
+from txrdma.sim.twin import Replay
 from txrdma.tap.duty import channelsOf
 from txrdma.tap.fabricmonitor import Options
 from txrdma.tap.replay import openPast, readRecordings, ReplayService, silent
@@ -87,7 +88,7 @@ class ReplayTests(TestCase):
         """The pages show the fabric of the first snapshot, then that of the next; nothing is written."""
         history, log = self.mktemp(), self.mktemp()
         config = parseConfig(CONFIG.format(history=history, log=log))
-        service = ReplayService(reactor, config, readRecordings(self.paths), speed=60.0)
+        service = ReplayService(reactor, config, readRecordings(self.paths), speed=0.001)
         service.startService()
         try:
             url = urlOf(await service.address())
@@ -95,6 +96,8 @@ class ReplayTests(TestCase):
             await waitUntil(reactor, lambda: poller.fabric is not None)
             assert poller.fabric is not None
             self.assertEqual(len(poller.fabric.nodes), 5)
+            assert isinstance(service._replay, Replay)
+            service._replay._show()  # as if the time between the snapshots had passed
 
             def isGone() -> bool:
                 return any(one.finding.kind == "node-gone" for one in poller.findings.log.open.values())
