@@ -113,7 +113,7 @@ class SyslogTests(TestCase):
         """A daemon that accepts a connection and closes it has not got the messages."""
         port = reactor.listenTCP(0, _Refusing(), interface="127.0.0.1")
         self.addCleanup(port.stopListening)
-        self.patch(syslog, "LINGER_SECONDS", 5.0)
+        self.patch(syslog, "LINGER_SECONDS", 30.0)
         channel = SyslogChannel(reactor, SyslogSettings(f"tcp:127.0.0.1:{port.getHost().port}"))
         with self.assertRaises(DeviceUnavailable):
             await channel.send(alertsOf("leaf 1"))
@@ -141,6 +141,8 @@ class SyslogTests(TestCase):
                 (own.options(authority), "localhost", known, True),
                 (own.options(authority), "localhost", trusting, False),
             ):
+                # With TLS 1.3, clients learn after the handshake that they need a certificate.
+                self.patch(syslog, "LINGER_SECONDS", 0.05 if isSent else 30.0)
                 factory: Any = Factory.forProtocol(_Stream)
                 factory.complete = Deferred()
                 port = reactor.listenSSL(0, factory, options, interface="127.0.0.1")

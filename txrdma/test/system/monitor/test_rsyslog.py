@@ -14,13 +14,14 @@ from glob import glob
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from twisted.internet import reactor as theReactor
 from twisted.trial.unittest import SkipTest, TestCase
 
 from txrdma.error import DeviceUnavailable
 from txrdma.monitor.diagnosis.findinglog import Cleared, Raised
-from txrdma.monitor.events import notificationqueue
+from txrdma.monitor.events import notificationqueue, syslog
 from txrdma.monitor.events.alerts import AlertRules
 from txrdma.monitor.events.notifier import Notifier
 from txrdma.monitor.events.syslog import SyslogChannel, SyslogSettings
@@ -170,7 +171,7 @@ class RsyslogTests(TestCase):
         self.assertUnderstood(await self.sent(address, *names), *names)
         self.kill()
         await self.start(driver, "x509/certvalid")
-        with self.assertRaises(DeviceUnavailable):
+        with patch.object(syslog, "LINGER_SECONDS", _SECONDS), self.assertRaises(DeviceUnavailable):
             await SyslogChannel(reactor, SyslogSettings(address)).send(alertsOf("leaf 1"))
         address += f":certificate={self.folder}/own.crt:privateKey={self.folder}/own.key"
         self.assertUnderstood(await self.sent(address, *names), *names)
