@@ -118,4 +118,4 @@ class AlertmanagerTests(TestCase):
                 self.manager.kill()
                 self.manager.start()
             await self.firing(*isOpen)
-            self.assertEqual(self.notifier.findings(), [])
+            await waitUntil(reactor, lambda: not self.notifier.findings(), 30.0)  # it has read the answer
