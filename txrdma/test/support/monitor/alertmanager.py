@@ -7,14 +7,13 @@ from __future__ import annotations
 import atexit
 import json
 import shutil
-import socket
 import subprocess
 import tempfile
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
-from txrdma.test.support.monitor.prometheus import PATIENCE_SECONDS, startServer
+from txrdma.test.support.monitor.prometheus import freeAddress, PATIENCE_SECONDS, startServer
 
 _PROGRAM = "prometheus-alertmanager"
 _CONFIG = "route: {receiver: nobody}\nreceivers: [{name: nobody}]\n"
@@ -34,8 +33,7 @@ class Alertmanager:
 
     def __init__(self) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="txrdma-alertmanager-"))
-        with socket.create_server(("127.0.0.1", 0)) as taken:
-            address = f"127.0.0.1:{taken.getsockname()[1]}"
+        address = freeAddress()
         self._base = f"http://{address}"
         self.url = f"{self._base}/api/v2/alerts"
         config = self._folder / "alertmanager.yml"

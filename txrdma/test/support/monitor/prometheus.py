@@ -18,7 +18,7 @@ from urllib.error import URLError
 from urllib.request import urlopen
 
 from txrdma.test.support.monitor.samples import isMissing, MISSING
-from txrdma.test.support.processes import suspend
+from txrdma.test.support.processes import loopbackAddress, suspend
 
 PATIENCE_SECONDS = 30.0
 _PROGRAM = "prometheus"
@@ -39,9 +39,15 @@ def whyNoSmallDisk() -> str:
     return "file systems cannot be mounted in a namespace here"
 
 
-def _freePort() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return int(taken.getsockname()[1])
+def freeAddress() -> str:
+    """
+    Return an address and a port for a server that may be restarted.
+
+    Other programs rarely use this loopback address, and so do not take the port meanwhile.
+    """
+    host = loopbackAddress()
+    with socket.create_server((host, 0)) as taken:
+        return f"{host}:{taken.getsockname()[1]}"
 
 
 def startServer(words: list[str], url: str, output: Any) -> subprocess.Popen[bytes]:
@@ -75,13 +81,13 @@ class Prometheus:
         self._folder = Path(tempfile.mkdtemp(prefix="txrdma-prometheus-"))
         self._data = self._folder / "data"
         self._data.mkdir()
-        port = _freePort()
-        self.url = f"http://127.0.0.1:{port}"
+        address = freeAddress()
+        self.url = f"http://{address}"
         config = self._folder / "prometheus.yml"
         config.write_text(f"storage: {{tsdb: {{out_of_order_time_window: {outOfOrderSeconds}s}}}}\n")
         self._words = [
             *(_PROGRAM, f"--config.file={config}", f"--storage.tsdb.path={self._data}"),
-            *(f"--web.listen-address=127.0.0.1:{port}", "--web.enable-remote-write-receiver"),
+            *(f"--web.listen-address={address}", "--web.enable-remote-write-receiver"),
             *("--storage.tsdb.retention.time=100y", "--log.level=error"),
         ]
         if diskOctets:

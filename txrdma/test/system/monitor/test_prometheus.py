@@ -5,6 +5,7 @@ A real Prometheus that receives and reads the history: the contract of readers, 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from random import Random
 from typing import Any, ClassVar, Final
@@ -66,8 +67,11 @@ class _EngineTestCase(TestCase):
             labels=(("fabric", self.id()),),
         )
         self.writer = self.started()
-        self.reader = PromQLReader(reactor, Agent(reactor), self.settings, DEFAULT_LEVELS, lambda: self.now)
+        self.reader = self.readerOf(replace(self.settings, timeoutSeconds=30.0))
         self.addCleanup(lambda: self.writer.stop())
+
+    def readerOf(self, settings: RemoteSettings) -> PromQLReader:
+        return PromQLReader(reactor, Agent(reactor), settings, DEFAULT_LEVELS, lambda: self.now)
 
     def started(self) -> RemoteWriter:
         pool = ThreadPool(1, 1)
@@ -266,9 +270,10 @@ class FailingPrometheusTests(_EngineTestCase):
         self.made()
         self.add(HOUR, HOUR + 100)
         await self.idle()
+        reader = self.readerOf(self.settings)
         self.engine.pause()
-        await self.assertFailure(self.reader.series(PORT, "portXmitData", HOUR, HOUR + 10), DeviceUnavailable)
+        await self.assertFailure(reader.series(PORT, "portXmitData", HOUR, HOUR + 10), DeviceUnavailable)
         self.engine.kill()
-        await self.assertFailure(self.reader.series(PORT, "portXmitData", HOUR, HOUR + 10), DeviceUnavailable)
+        await self.assertFailure(reader.series(PORT, "portXmitData", HOUR, HOUR + 10), DeviceUnavailable)
         self.engine.start()
         await self.complete()
