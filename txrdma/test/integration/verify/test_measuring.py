@@ -26,13 +26,14 @@ reactor: Any = theReactor
 
 
 class Offering(Protocol):
-    """Sends the offer of its factory."""
+    """Sends the offer of its factory, and limits the time of the checks that follow."""
 
     factory: Any
     transport: Any
 
     def connectionMade(self) -> None:
         self.transport.write(json.dumps(self.factory.offer).encode() + b"\n")
+        self.factory.client._limit = self.factory.limitSeconds
         self.transport.loseConnection()
 
 
@@ -98,13 +99,13 @@ class ClosedTests(TestCase):
         self.addCleanup(port.stopListening)
         return int(port.getHost().port)
 
-    async def checked(self, streams: int, patience: float = 1.0) -> Check:
+    async def checked(self, streams: int, limitSeconds: float = 20.0) -> Check:
         """Return the result for C{tcp:} with a server whose connections are at this port."""
         offer = {"version": "1", "address": "", "missing": {}, "tcp": streams}
-        control = await self.listen(Offering, offer=offer)
         out = StringIO()
         noDevice: Any = None
-        await MeasuringClient(reactor, Reporter(out), noDevice, LOOPBACK, 0.01, patience).run(control)
+        client = MeasuringClient(reactor, Reporter(out), noDevice, LOOPBACK, 0.01, patience=1.0)
+        await client.run(await self.listen(Offering, offer=offer, client=client, limitSeconds=limitSeconds))
         found = [decoded(line) for line in out.getvalue().encode().splitlines()]
         (check,) = [each for each in found if isinstance(each, Check)]
         return check
@@ -127,14 +128,14 @@ class ClosedTests(TestCase):
         for mute in (1, 2, 3):
             opened: set[Mute] = set()
             port = await self.listen(Mute, connections=0, mute=mute, open=opened)
-            check = await self.checked(port, patience=0.01)
+            check = await self.checked(port, limitSeconds=0.2)
             self.assertEqual((check.outcome, check.text.partition(":")[0]), (Outcome.FAILED, "TimeoutError"))
             await waitUntil(reactor, partial(not_, opened))
 
     async def test_silent(self) -> None:
         """The check fails at its time limit if the server does not answer."""
         connections: list[Any] = []
-        check = await self.checked(await self.listen(Silent, open=connections), patience=0.01)
+        check = await self.checked(await self.listen(Silent, open=connections), limitSeconds=0.2)
         for transport in connections:
             transport.abortConnection()
         await waitUntil(
