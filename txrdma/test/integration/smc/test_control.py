@@ -5,10 +5,10 @@ The control sockets by which processes report their connections to tools of the 
 from __future__ import annotations
 
 import os
+import select
 import socket
 from typing import cast
 
-from twisted.internet.task import deferLater
 from twisted.internet.testing import MemoryReactorClock
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -17,6 +17,7 @@ from txrdma.smc.signalling.silence import silentPeers
 from txrdma.smc.status import control as introspection
 from txrdma.smc.status.control import answer, answering, controlName, openStatusSocket
 from txrdma.test.support.smc.control import AskingCase, NAMESPACE, reactor, ReportedStatus
+from txrdma.testing.reactors import waitUntil
 from txrdma.unix import answers as unixanswers
 from txrdma.unix import sockets as unixsockets
 from txrdma.unix.sockets import Credentials
@@ -128,8 +129,7 @@ class AskingTests(AskingCase):
         self.patch(unixsockets, "peerOf", lambda connected: Credentials(1, os.geteuid() + 1))
         with socket.socket(socket.AF_UNIX) as other:
             other.connect(controlName(os.getpid()))
-            await deferLater(reactor, 0.05)
-            other.setblocking(False)
+            await waitUntil(reactor, lambda: select.select([other], [], [], 0)[0])
             self.assertEqual(other.recv(100), b"")
 
     async def test_answersOfOtherUsersAreIgnoredWhateverTheirName(self) -> None:

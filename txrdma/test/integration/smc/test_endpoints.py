@@ -469,7 +469,7 @@ class TroubleTests(EndsTestCase):
         self.assertEqual((client.starts, client.stops, factory.starts), (1, 0, 1))
         protocol.transport.loseConnection()
         await protocol.lost
-        await deferLater(reactor, 0.1)
+        await waitUntil(reactor, lambda: client.stops)
         self.assertEqual(client.stops, 1)
 
     async def test_clientFactoryStopsAfterPausedProtocolIsLost(self) -> None:

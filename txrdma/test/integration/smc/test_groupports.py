@@ -44,7 +44,7 @@ class DeviceStringTests(EndsTestCase):
             groups = [group for each in (local, remote) for group in linkGroups(reactor, each).groups()]
             return [sum(link.isActive for link in group.links) for group in groups]
 
-        deadline = reactor.seconds() + 10.0
+        deadline = reactor.seconds() + 60.0
         while found() != [links] * 2 and reactor.seconds() < deadline:
             await deferLater(reactor, 0.01)
         await deferLater(reactor, 0.2)

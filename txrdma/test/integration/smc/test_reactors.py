@@ -119,7 +119,7 @@ class _Peer(ConnectableProtocol):
 
 
 class _Builder(_Base):
-    timeout = 5
+    timeout = 60
     requiredInterfaces = (interfaces.IReactorTCP, interfaces.IReactorUNIX)
     endpoints: ClassVar[Creator] = Creator()
 

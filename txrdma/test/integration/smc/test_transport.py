@@ -417,8 +417,7 @@ class ManyTests(EndsTestCase):
             end.transport.loseConnection()
             await gatherResults([end.lost, factory.protocols[-1].lost])
         self.assertEqual(len(buffers), 1)
-        await deferLater(reactor, 0.05)
-        self.assertEqual(link.group.streams(), [])
+        await waitUntil(reactor, lambda: not link.group.streams())
 
 
 class WritingInConnectionMadeTests(EndsTestCase):
