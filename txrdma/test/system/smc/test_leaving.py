@@ -137,7 +137,7 @@ class LeavingTests(SynchronousTestCase):
         """
         with serving(SERVER, listen, "60" if busy == "briefly" else "2") as (server, number):
             client = printed(CLIENT, connect.format(number), str(server.pid), str(count), busy, seconds=120)
-            self.assertEqual(server.wait(20), 0)
+            self.assertEqual(server.wait(90), 0)
         self.assertEqual(client.stderr, "")
         return client.stdout
 

@@ -129,15 +129,14 @@ class TwoProcessesTests(EndsTestCase):
     async def test_silent(self) -> None:
         """A server that does not answer costs its timeout once, and serves accepted connections over TCP."""
         self.patch(announcing, "ANSWER_SECONDS", 0.5)
-        self.patch(_silence, "SPAN", 2.0)
         process, port = await self.start(greeting="hello")
         process.transport.signalProcess("STOP")
         begun = reactor.seconds()
         first = await self.connect(f"smc:127.0.0.1:{port}")
-        waited = reactor.seconds() - begun
-        self.assertGreaterEqual(waited, 0.5)
+        self.assertGreaterEqual(reactor.seconds() - begun, 0.5)
+        begun = unqueuedSeconds()
         others = [await self.connect(f"smc:127.0.0.1:{port}") for _ in range(5)]
-        self.assertLess(reactor.seconds() - begun - waited, 0.5)
+        self.assertLess(unqueuedSeconds() - begun, 0.5)
         [reported] = [each for each in await askAll(reactor) if each.pid == os.getpid()]
         self.assertIn(f"127.0.0.1:{port}", [each["peer"] for each in reported.silent])
         process.transport.signalProcess(signal.SIGCONT)
@@ -145,13 +144,14 @@ class TwoProcessesTests(EndsTestCase):
             self.assertEqual((end.smc.mode, end.smc.fallbackReason), ("TCP", Diagnosis.PEERNOSMC))
             end.transport.write(b", who are you?")
             self.assertEqual(await end.receiving(19), b"hello, who are you?")
-        await deferLater(reactor, max(2.0 - (reactor.seconds() - begun - waited), 0.0) + 0.1)
+        self.patch(_silence, "SPAN", 0.0)  # as if that time had passed
+        self.patch(announcing, "ANSWER_SECONDS", 60.0)
         again = await self.connect(f"smc:127.0.0.1:{port}")
         self.assertEqual(again.smc.mode, "SMC-R")
 
     async def test_busy(self) -> None:
         """A server that was too busy to acknowledge a connection does not wait for a Proposal."""
-        self.patch(announcing, "ANSWER_SECONDS", 0.5)
+        self.patch(announcing, "ANSWER_SECONDS", 60.0)
         process, port = await self.start(greeting="hello")
         begun = reactor.seconds()
         connecting = []
@@ -159,6 +159,7 @@ class TwoProcessesTests(EndsTestCase):
 
         def expected(announcement: announcing.Announcement, user: int) -> None:
             process.transport.signalProcess("STOP")
+            self.patch(announcing, "ANSWER_SECONDS", 0.5)
             connecting.append(user)
             real(announcement, user)
 
@@ -167,7 +168,7 @@ class TwoProcessesTests(EndsTestCase):
         self.assertEqual((one.smc.mode, len(connecting)), ("TCP", 1))
         process.transport.signalProcess(signal.SIGCONT)
         self.assertEqual(await one.receiving(5), b"hello")
-        self.assertLess(reactor.seconds() - begun, 5.0)  # a wait for a Proposal would have taken longer
+        self.assertLess(reactor.seconds() - begun, 50.0)  # a wait for a Proposal would have taken longer
 
     async def test_logIsTextWithOneEntryOfEachKind(self) -> None:
         path = Path(self.mktemp()).absolute()
