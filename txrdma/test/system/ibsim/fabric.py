@@ -125,7 +125,7 @@ class Ibsim:
         suspend(standby.pid)
         self.run("sminfo", host=self._hosts[1])  # answered after all requests of the standby
         manager.send_signal(number)
-        manager.wait(STOP_SECONDS)
+        manager.wait(START_SECONDS)
         standby.send_signal(signal.SIGCONT)
 
     def _start(self, log: str, settings: Mapping[str, str], *words: str, console: int | None = None) -> None:

@@ -19,7 +19,7 @@ from txrdma.test.support.mad.simulated import TWO_SWITCHES, twoSwitches
 from txrdma.test.system.ibsim.fabric import IbsimTestCase
 
 MASTER, OTHER = IBDRPath(drPath=(1, 3, 2)), IBDRPath(drPath=(1, 3, 1))
-PATIENCE_SECONDS = 20.0
+PATIENCE_SECONDS = 60.0
 
 
 class HandoverTests(IbsimTestCase):
