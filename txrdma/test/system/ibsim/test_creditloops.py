@@ -115,7 +115,7 @@ class LayerTests(TorusTestCase):
         kinds = {one.kind for one in checked}
         self.assertNotIn("credit-loop", kinds)
         for faults in ((), (Fault("flap", 60.0, "s22", 1, times=1),)):
-            plan = RehearsalPlan(faults, (), 60.0, 900.0)
+            plan = RehearsalPlan(faults, (), 60.0, 300.0)
             rehearsal = Rehearsal(recording, parseConfig("[poll]\nsurvey = 100"), plan, 0.0)
             tables = rehearsal.fabric.linearOf
             for _step in rehearsal.run():
