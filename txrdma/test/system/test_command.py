@@ -285,7 +285,7 @@ class SignalTests(SynchronousTestCase):
         assert process.stdout is not None
         first = process.stdout.readline()
         process.send_signal(number)
-        output = first + process.communicate(timeout=20)[0]
+        output = first + process.communicate(timeout=60)[0]
         self.assertEqual(process.returncode, status, output)
         self.assertNotIn("Traceback", output)
 
@@ -327,20 +327,20 @@ class SignalTests(SynchronousTestCase):
             process = self.start(*words.split(), path)
             with open(path, "w"):  # waits for the reader
                 process.send_signal(number)
-                output = process.communicate(timeout=20)[0]
+                output = process.communicate(timeout=60)[0]
             self.assertEqual((process.returncode, output), (status, ""))
 
     def test_interruptedAgain(self) -> None:
         """Further signals change neither the end that the first one began, nor its exit status."""
         for numbers in ((signal.SIGINT, signal.SIGINT, signal.SIGTERM), (signal.SIGHUP,)):
-            script = "trap '' INT HUP; echo; exec sleep 30"
+            script = "trap '' INT HUP; echo; exec sleep 100"
             process = self.start("btl-run", "-n", "1", "sh", "-c", script)
             assert process.stdout is not None
             process.stdout.readline()
             for number in numbers:
                 process.send_signal(number)
                 time.sleep(0.1)
-            output = process.communicate(timeout=20)[0]  # the program has ended when its output is closed
+            output = process.communicate(timeout=60)[0]  # the program has ended when its output is closed
             self.assertEqual((process.returncode, output), (128 + numbers[0], ""))
 
     def test_signalMask(self) -> None:
@@ -360,7 +360,7 @@ class SignalTests(SynchronousTestCase):
                 if "twisted.python" in line:  # the first of many that the command needs
                     break
             process.send_signal(signal.SIGINT)
-            self.assertEqual(process.wait(20), -signal.SIGINT)
+            self.assertEqual(process.wait(60), -signal.SIGINT)
             self.assertNotIn("KeyboardInterrupt", process.stderr.read())
             self.assertEqual(process.stdout.read(), "")
 

@@ -52,7 +52,7 @@ class DemonstrationTests(SynchronousTestCase):
                 except subprocess.TimeoutExpired:
                     pass
             process.send_signal(signal.SIGINT)
-            self.assertEqual(process.wait(20), 130)
+            self.assertEqual(process.wait(60), 130)
         self.assertEqual(list(self.scratch.iterdir()), [])
 
     def test_nonsense(self) -> None:
