@@ -278,6 +278,7 @@ class TroubleTests(EndsTestCase):
         other: Any = await endpoints[1].connect(Recorders())
         self.addCleanup(self._disconnect, other)
         self.assertEqual(other.smc.mode, "TCP")
+        await waitUntil(reactor, lambda: broken.protocols)  # which of them waits longer is not known
         (protocol,) = broken.protocols
         await protocol.lost
         protocol.reason.trap(ZeroDivisionError)

@@ -168,7 +168,7 @@ class LeavingTests(SynchronousTestCase):
         if not Path("/proc/self/fd").is_dir():
             raise SkipTest("the system does not report which descriptors a process has")
         words = (f"{scheme}:0:interface=127.0.0.1", f"{scheme}:127.0.0.1:{{}}", SERVER)
-        client = printed(RETAINING, *words, seconds=100)
+        client = printed(RETAINING, *words, seconds=250)
         self.assertEqual((client.stdout, client.stderr), ("0 0 0 0 ", ""))
 
     def test_retainedProtocolsHoldNoDescriptors(self) -> None:

@@ -88,7 +88,7 @@ async def main(reactor):
         calls = reactor.getDelayedCalls()
         return alive, [repr(each) for each in (*reactor.getReaders(), *calls) if each not in internal]
 
-    until = reactor.seconds() + 20
+    until = reactor.seconds() + 100
     while (len(lost) < len(made) or any(remaining())) and reactor.seconds() < until:
         await task.deferLater(reactor, 0.02)
         if len(lost) == len(made):
@@ -116,7 +116,7 @@ class SurvivorTests(SynchronousTestCase):
         """Assert that all connections are lost, nothing remains, and the log has no error."""
         log = Path(self.mktemp()).absolute()
         with serving(SERVER, f"smc:127.0.0.1:0:backlog=500{keys}", end) as (_, port):
-            survivor = printed(SURVIVOR, f"smc:127.0.0.1:{port}{keys}", when, kind, str(log), seconds=100)
+            survivor = printed(SURVIVOR, f"smc:127.0.0.1:{port}{keys}", when, kind, str(log), seconds=200)
         self.assertEqual(survivor.stderr, "")
         reported: dict[str, Any] = json.loads(survivor.stdout)
         self.assertEqual(reported["made"] + reported["failed"], CONNECTIONS)
