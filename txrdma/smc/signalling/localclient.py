@@ -135,6 +135,7 @@ class AnnouncementChannel:
         self._number = 0
         self._receivedAt = reactor.seconds()
         self._timer = Timer(reactor)
+        self._dueAt = 0.0
         self._isOwned: bool | None = None
         self._hasAnswered = self._isResting = False
         self.source = source
@@ -210,14 +211,22 @@ class AnnouncementChannel:
 
     def begin(self) -> float:
         """Start the timer for the listener's answer, and return the current time."""
-        self._timer.ensure(ANSWER_SECONDS, self._late)
+        self._startTimer(ANSWER_SECONDS)
         return self._reactor.seconds()
 
+    def _startTimer(self, seconds: float) -> None:
+        self._timer.ensure(seconds, self._late)
+        self._dueAt = self._timer.dueAt
+
     def _late(self) -> None:
-        """Close overdue announcements, after reading lines that arrived while this process was busy."""
+        """
+        Close overdue announcements, after reading lines that arrived while this process was busy.
+
+        If this call is late, the listener may have been paused as well, for example with the whole host.
+        """
         self._lines.doRead()
         now = self._reactor.seconds()
-        isSilent = self._receivedAt + ANSWER_SECONDS <= now
+        isSilent = self._receivedAt + ANSWER_SECONDS <= now and now < self._dueAt + ANSWER_SECONDS / 20
         limit = ANSWER_SECONDS if isSilent else max(ANSWER_SECONDS, LONGEST_WAIT)
         awaited = [each for each in self._open.values() if each.isAwaited]
         late = [each for each in awaited if each.since + limit <= now]
@@ -227,7 +236,7 @@ class AnnouncementChannel:
             announcement.close()
         awaited = [each for each in self._open.values() if each.isAwaited]
         if awaited and not self._timer.isPending:
-            self._timer.start(ANSWER_SECONDS / 4, self._late)
+            self._startTimer(ANSWER_SECONDS / 4)
 
     # Suspension
 

@@ -220,6 +220,26 @@ class AnnouncementTests(Base):
         self.assertFalse(silentPeers(self.reactor).isSilent(self.address, self.reactor.seconds()))
         self.assertNothingLeft()
 
+    def test_pauseOfBothProcessesIsNoSilence(self) -> None:
+        self.announcements()
+        announcement = self.announce()
+        self.reactor.advance(ANSWER_SECONDS + 1)
+        self.assertEqual(self.reported, [])
+        self.reactor.serve()
+        self.assertEqual((self.reported, announcement.user), (["answered"], os.geteuid()))
+        self.assertFalse(silentPeers(self.reactor).isSilent(self.address, self.reactor.seconds()))
+        announcement.forget()
+        self.assertNothingLeft()
+
+    def test_silenceIsRecognizedAfterPause(self) -> None:
+        self.announcements()
+        announcement = self.announce()
+        self.reactor.advance(ANSWER_SECONDS + 1)
+        self.reactor.advance(ANSWER_SECONDS / 4)
+        self.assertEqual((self.reported, announcement.isOver), (["answered"], True))
+        self.assertTrue(silentPeers(self.reactor).isSilent(self.address, self.reactor.seconds()))
+        self.assertNothingLeft()
+
     def test_stoppedClientSendsAndLeavesNothing(self) -> None:
         announcements, announcement = self.expected()
         self.assertEqual(list(announcements.expected), [CLIENT])
