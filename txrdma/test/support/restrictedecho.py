@@ -31,7 +31,7 @@ from twisted.logger import formatEvent, globalLogBeginner, ILogObserver, LogEven
 from twisted.python.failure import Failure
 
 SIZE: Final = 100_000
-SECONDS: Final = 20.0
+SECONDS: Final = 60.0
 
 _entries: list[list[str]] = []
 

@@ -46,7 +46,7 @@ class RestrictedTestCase(SynchronousTestCase):
         """Let clients send bytes to servers that echo them; return what both ends report for each pair."""
         words = [*before, sys.executable, "-m", "txrdma.test.support.restrictedecho", *pairs]
         environ = {**os.environ, "PYTHONPATH": str(CHECKOUT), **environ}
-        ran = subprocess.run(words, env=environ, cwd="/", capture_output=True, text=True, timeout=60)
+        ran = subprocess.run(words, env=environ, cwd="/", capture_output=True, text=True, timeout=200)
         self.assertEqual(ran.stderr, "")
         found: list[Ends] = json.loads(ran.stdout)
         self.assertEqual(len(found), len(pairs) // 2)
