@@ -130,12 +130,20 @@ class Negotiation(Protocol):
     # Called by TCP
 
     def dataReceived(self, data: bytes) -> None:
-        """Process bytes of CLC, or early bytes of the application."""
+        """
+        Process bytes of CLC, or early bytes of the application.
+
+        None after the end, with which they may have been polled together; so may a FIN.
+        """
+        if self._over:
+            return
         self._core.received(data, self._clock.seconds())
         self._turn()
 
     def readConnectionLost(self) -> None:
         """Handle a FIN; if the connection has fallen back to TCP, pass it to the protocol."""
+        if self._over:
+            return
         transport = self.transport
         transport.startReading()  # the end is read again, for the protocol
         self._core.ended()

@@ -34,6 +34,7 @@ from txrdma.interfaces import ISMCStatus, ISMCTransport
 from txrdma.kit.logs import RateLimitedLogger
 from txrdma.smc.handshake import _machine, outcomes
 from txrdma.smc.handshake.outcomes import NotSMC
+from txrdma.smc.handshake.proposing import ClientNegotiation
 from txrdma.smc.signalling import localclient as announcing
 from txrdma.smc.signalling.local import listenerName
 from txrdma.smc.signalling.owners import TCPAddress
@@ -180,6 +181,23 @@ class FallbackForbiddenTests(EndsTestCase):
         other = await accepted
         await other.lost
         self.assertEqual(other.received, b"")
+
+    async def test_bytesAndEndPolledWithFailureAreIgnored(self) -> None:
+        _, port = await self.serve("tcp:0:interface=127.0.0.1")
+        raised: list[Exception] = []
+
+        def failed(negotiation: ClientNegotiation, reason: Failure) -> None:
+            try:
+                negotiation.dataReceived(b"late")
+                negotiation.readConnectionLost()
+            except Exception as error:
+                raised.append(error)
+            real(negotiation, reason)
+
+        real = ClientNegotiation._failed
+        self.patch(ClientNegotiation, "_failed", failed)
+        await self.assertFailure(self.attempt(f"smc:127.0.0.1:{port}:fallback=no"), NotSMC)
+        self.assertEqual(raised, [])
 
     async def test_clientsErrorAfterDeclineHasPeersDiagnosis(self) -> None:
         factory, port = await self.serve("smc:127.0.0.1:0:" + NOT_THERE)
