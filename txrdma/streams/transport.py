@@ -9,7 +9,7 @@ reports events to its transport, which calls the application and handles its exc
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, cast, Final, Generic, Protocol, TypeVar
 
 from zope.interface import implementer
@@ -127,6 +127,16 @@ def logName(protocol: IProtocol) -> str:
     return protocol.logPrefix() if ILoggingContext.providedBy(protocol) else type(protocol).__name__
 
 
+@lru_cache(16)
+def _logContext(system: str) -> dict[Any, Any]:
+    """
+    Return the logging context of protocols with this log prefix, which Twisted copies and never modifies.
+
+    All clients of one protocol class share it, which saves 350 bytes for each idle connection.
+    """
+    return {ILogContext: {"isError": 0, "system": system}}
+
+
 def _mustBeBytes(data: object) -> None:
     if not isinstance(data, bytes):
         raise TypeError("Data must be bytes")  # the message of twisted.internet.abstract
@@ -158,7 +168,7 @@ class StreamTransport(Generic[EndT]):
         self.producer: IPushProducer | IPullProducer | None = None
         self.producerPaused = self.streamingProducer = False
         flow.protocol = protocol
-        flow.context = {ILogContext: {"isError": 0, "system": system}}
+        flow.context = _logContext(system)
 
     @property
     def protocol(self) -> IProtocol | None:
