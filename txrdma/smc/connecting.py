@@ -8,7 +8,7 @@ several TCP connections.
 
 from __future__ import annotations
 
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, cast
 
 from twisted.internet.defer import Deferred
@@ -29,11 +29,11 @@ from txrdma.smc.wrapping import HandshakeFactory
 class Connecting(HandshakeFactory):
     """Begins a handshake on each TCP connection of one call of an endpoint's C{connect}."""
 
-    def __init__(self, wrapped: IProtocolFactory, reactor: Any, options: Options, where: str) -> None:
+    def __init__(self, wrapped: IProtocolFactory, reactor: Any, options: Options, outcomes: Outcomes) -> None:
         super().__init__(wrapped)
         self._reactor = reactor
         self._options = options
-        self._outcomes = Outcomes(where)
+        self._outcomes = outcomes
         # Held before the TCP connection exists: the last other use may end meanwhile, which may close link
         # groups.
         self._use: Use | None = reactorUse(reactor).hold()
@@ -87,9 +87,10 @@ class Connecting(HandshakeFactory):
         """
         Release the use of the reactor if no negotiation has taken it.
 
-        Breaking the cycle with the connector saves a third of the garbage collections of C{connects}.
+        Breaking the cycle with the connector saves a third of the garbage collections of C{connects}. The TCP
+        connection refers to this object as long as it lives: so drop the Deferred, too.
         """
-        self._negotiation = self._connector = None
+        self._negotiation = self._connector = self._connected = None
         use, self._use = self._use, None
         if use is not None:
             use.release()
@@ -107,8 +108,14 @@ class Connecting(HandshakeFactory):
         """Do nothing: the protocol handles the end of the TCP connection."""
 
 
+@lru_cache(256)
+def _outcomesAt(host: str, port: int) -> Outcomes:
+    """Return the log of outcomes that all connections to this address share."""
+    return Outcomes(f"connection to {host}:{port}")
+
+
 def connect(
     reactor: Any, host: str, port: int, factory: IProtocolFactory, options: Options
 ) -> Deferred[IProtocol]:
-    connecting = Connecting(factory, reactor, options, f"connection to {host}:{port}")
+    connecting = Connecting(factory, reactor, options, _outcomesAt(host, port))
     return connecting.toAddress(host, port) if isNumeric(host) else connecting.toName(host, port)
