@@ -304,7 +304,7 @@ class Lifecycle:
         self.application: Application = INIT
         self.peer: Peer = OPEN
         self.flags = 0
-        self.pending: list[Event] = []
+        self.pending: tuple[Event, ...] = ()
         self._afterRead: tuple[Ending | None, ...] = ()
         self.isOver = False
         self._peerFlags = 0
@@ -323,8 +323,8 @@ class Lifecycle:
 
     def events(self) -> list[Event]:
         """Take the events since the last call, in the order in which to act on them."""
-        events, self.pending = self.pending, []
-        return events
+        events, self.pending = self.pending, ()
+        return list(events)
 
     def _input(self, name: Input) -> None:
         """Change the states, and act, by C{LIFECYCLE}."""
@@ -402,7 +402,7 @@ class Lifecycle:
         if waiting:
             if waiting[0] is None:
                 self._afterRead = waiting[1:]
-                self.pending.append(ReadEnded())
+                self.pending += (ReadEnded(),)
             else:
                 self._input("readUp")
 
@@ -410,7 +410,7 @@ class Lifecycle:
 
     def _send(self, flag: int) -> None:
         self.flags |= flag
-        self.pending.append(Send(self.flags))
+        self.pending += (Send(self.flags),)
 
     def _sendDone(self) -> None:
         self._send(_DONE_FLAG)
@@ -441,7 +441,7 @@ class Lifecycle:
         self._afterRead = ()
         if not self.isOver:
             self.isOver = True
-            self.pending.append(Ended(how))
+            self.pending += (Ended(how),)
 
     def _connectionDone(self) -> None:
         self._end(Ending.DONE)
@@ -456,10 +456,10 @@ class Lifecycle:
         self._end(Ending.LOST)
 
     def _release(self) -> None:
-        self.pending.append(Released(True))
+        self.pending += (Released(True),)
 
     def _abandon(self) -> None:
-        self.pending.append(Released(False))
+        self.pending += (Released(False),)
 
 
 _ACTIONS: Final[dict[str, Callable[[Lifecycle], None]]] = {
