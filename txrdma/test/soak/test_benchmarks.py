@@ -4,11 +4,33 @@ Benchmarks of the first contact, which measure five transports in turns.
 
 from __future__ import annotations
 
-from txrdma.test.system.test_benchmarks import ShortCase
+import os
+from pathlib import Path
+
+from twisted.trial.unittest import SkipTest, SynchronousTestCase
+
+from benchmarks.results import load, Row
+from txrdma.test.support import CHECKOUT
+from txrdma.test.system.test_benchmarks import run
 
 
-class ContactTests(ShortCase):
+class ContactTests(SynchronousTestCase):
     """First connections and those that follow, by version and by number of links."""
+
+    if not (CHECKOUT / "benchmarks").is_dir():
+        skip = "the benchmarks are in a checkout only"
+
+    def setUp(self) -> None:
+        if len(os.sched_getaffinity(0)) < 2:
+            raise SkipTest("two processes need two cores")
+
+    def measured(self, name: str) -> dict[str, Row]:
+        """Measure a case and what belongs to it; return the rows."""
+        file = os.path.abspath(self.mktemp())
+        done = run("benchmarks", "--quick", "--rounds=1", f"--json={file}", f"--only={name}")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        [reported] = load(Path(file))["sections"]
+        return {row["name"]: row for row in reported["rows"]}
 
     def test_contacts(self) -> None:
         """Versions and numbers of links are measured in turns with TCP, which they share."""

@@ -1,5 +1,5 @@
 """
-The benchmarks of verbs and of management datagrams: measurements, pages and charts.
+The benchmarks: measurements of verbs and of streams, pages and charts.
 """
 
 from __future__ import annotations
@@ -22,22 +22,16 @@ from benchmarks import charts, measuring
 from benchmarks.cases import comingAndGoing, SMC, TCP
 from benchmarks.measuring import Case, Outcome
 from benchmarks.privileges import unprivileged
-from benchmarks.report import markdown, pictures
 from benchmarks.results import (
     beside,
-    factor,
-    goal,
     load,
-    replaced,
     Results,
     results,
-    Row,
     save,
     Section,
     section,
     stamped,
 )
-from txrdma.mad.layouts.attributes import allAttributes
 from txrdma.test.support import CHECKOUT
 from txrdma.test.support.benchmarks import MISSING
 from txrdma.test.support.processes import firstLine, started
@@ -142,62 +136,11 @@ class VerbsTests(SynchronousTestCase):
         self.assertIn("nowhere: a process ended with", done.stdout)
         self.assertIn("| write | 64 |", done.stdout)
 
-    def test_wrong(self) -> None:
-        """An odd number of devices, and none, are refused."""
-        for arguments in ((), ("--device=soft",)):
-            done = run("benchmarks.verbs", *arguments)
-            self.assertEqual((done.returncode, done.stdout), (2, ""))
-            self.assertIn("two --device", done.stderr)
 
+class CaseTests(SynchronousTestCase):
+    """Cases that take no longer than their processes need to start."""
 
-class ManagementTests(SynchronousTestCase):
-    """Measurements of management datagrams by C{make bench} without ibsim."""
-
-    slowBecause = "measures in separate processes"
-
-    def setUp(self) -> None:
-        if not (CHECKOUT / "benchmarks").is_dir():
-            raise SkipTest("the benchmarks are in a checkout only")
-
-    def measured(self, scenario: str, **orders: object) -> dict[str, Any]:
-        """Run the benchmark in a process."""
-        output = json.dumps({"core": min(os.sched_getaffinity(0)), **orders})
-        done = run("benchmarks.madends", scenario, output)
-        self.assertEqual(done.returncode, 0, done.stderr)
-        reported: dict[str, Any] = json.loads(done.stdout)
-        return reported
-
-    def test_rate(self) -> None:
-        """Calls per second and the cost of each are measured with a port that answers immediately."""
-        reported = self.measured("rate", outstanding=16, seconds=0.2)
-        self.assertGreater(reported["value"], 100)
-        self.assertGreater(reported["cpu"], 1e-7)
-
-    def test_table(self) -> None:
-        """A table is received in segments of 200 bytes."""
-        reported = self.measured("table", records=1_000)
-        self.assertEqual(reported["segments"], 1_000 * 64 // 200)
-        self.assertGreater(reported["value"], 0)
-
-    def test_sweep(self) -> None:
-        """In simulated time the rate is close to the limit and does not exceed it."""
-        reported = self.measured("sweep", hosts=36, latency=0.001, outstanding=16, real=False)
-        self.assertAlmostEqual(reported["limit"], reported["mads"] / 16_000)
-        self.assertGreaterEqual(reported["value"], reported["limit"])
-        self.assertLess(reported["value"], reported["limit"] * 2)
-
-    def test_codecs(self) -> None:
-        """Every registered structure is measured."""
-        found = self.measured("codecs", seconds=1e-5)["value"]
-        self.assertEqual({kind.__name__ for kind in allAttributes().values()} - found.keys(), set())
-        self.assertIn("SMPFormatDirected", found)
-        for times in found.values():
-            self.assertGreater(times["decode"], 0)
-            self.assertGreater(times["encode"], 0)
-
-
-class ShortCase(SynchronousTestCase):
-    """Runs short cases of C{python -m benchmarks}."""
+    slowBecause = "each transport is measured by two processes"
 
     if not (CHECKOUT / "benchmarks").is_dir():
         skip = "the benchmarks are in a checkout only"
@@ -205,23 +148,6 @@ class ShortCase(SynchronousTestCase):
     def setUp(self) -> None:
         if len(os.sched_getaffinity(0)) < 2:
             raise SkipTest("two processes need two cores")
-
-    def measured(self, *names: str) -> dict[str, Row]:
-        """Return the rows of these cases and the output."""
-        name = os.path.abspath(self.mktemp())
-        only = [f"--only={each}" for each in names]
-        done = run("benchmarks", "--quick", "--rounds=1", f"--json={name}", *only)
-        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-        [reported] = load(Path(name))["sections"]
-        for row in reported["rows"]:
-            self.assertIn(f"{row['name']}: ", done.stdout)
-        return {row["name"]: row for row in reported["rows"]}
-
-
-class CaseTests(ShortCase):
-    """Cases that take no longer than their processes need to start."""
-
-    slowBecause = "each transport is measured by two processes"
 
     def outcomes(self, case: Case) -> list[Outcome]:
         """Measure a case and what belongs to it once; return the outcomes."""
@@ -261,20 +187,6 @@ class CaseTests(ShortCase):
         self.assertLessEqual(usual.tested[0], most.tested[0])
         self.assertLess(most.tested[0], 256)
 
-    def assertMissing(self, name: str, why: str) -> None:
-        """Assert that both ends of a case are measured, or that its row has a reason like this why not."""
-        row = self.measured(name)[name]
-        if row["isMissing"]:
-            self.assertRegex(row["failure"], why)
-        else:
-            self.assertEqual((row["failure"], len(row["tested"]), len(row["reference"])), ("", 1, 1))
-
-    def test_halfACore(self) -> None:
-        self.assertMissing("busy-limit-0", "^(no control group|processor time)")
-
-    def test_uvloop(self) -> None:
-        self.assertMissing("busy-1-20-uvloop", "^uvloop is not installed$")
-
 
 def outcome(
     title: str,
@@ -299,7 +211,7 @@ def made(*sections: Section, date: str = "2020-02-20") -> Results:
 class PageTests(SynchronousTestCase):
     """Pages combined from several runs."""
 
-    slowBecause = "measures in a process, or starts several"
+    slowBecause = "measures in a process"
 
     if MISSING:
         skip = MISSING
@@ -332,43 +244,9 @@ class PageTests(SynchronousTestCase):
             self.assertIn(f"Measured on {reported['date']}, {reported['rounds']} round", text)
         self.assertNotIn("## Old", text)
 
-    def test_first(self) -> None:
-        """The first part creates the page."""
-        self.run_("--part=mad-table", "--rounds=1")
-        self.assertEqual([each["name"] for each in load(beside(self.page))["sections"]], ["mad-table"])
-        self.assertTrue(self.page.read_text().startswith("# Benchmarks of management datagrams\n"))
-
-    def test_sameMachine(self) -> None:
-        """The machine is named if it differs from that of the previous section."""
-        row = outcome("any", [1.0], [2.0])
-        first, second = made(section("streams", "One", [row]), section("connects", "Two", [row]))["sections"]
-        elsewhere = {**second, "machine": {"system": "other"}}
-        page = self.page.with_name("benchmarks.md")
-        self.assertIn("3 rounds at most: on the same machine;", markdown(page, results([first, second])))
-        self.assertNotIn("the same machine", markdown(page, results([first, elsewhere])))
-        self.assertIn("3 rounds at most: other;", markdown(page, results([first, elsewhere])))
-
-    def test_order(self) -> None:
-        """Parts have a fixed order; removed parts are dropped."""
-        one, two, old = made(section("one", ""), section("two", ""), section("old", ""))["sections"]
-        self.assertEqual(replaced(results([two, old]), one, ("one", "two"))["sections"], [one, two])
-
-    def test_names(self) -> None:
-        """Parts are listed with their cases; an unknown part, or case, is reported."""
-        for arguments, status in (((), 0), (("--part=streams",), 0), (("--part=nothing",), 2)):
-            done = run("benchmarks", "--list", *arguments)
-            self.assertEqual(done.returncode, status, done.stderr)
-            names = (done.stdout or done.stderr.replace(",", "")).split()
-            self.assertIn("streams", names)
-            self.assertEqual("failover" in names, arguments != ("--part=streams",))
-            self.assertEqual("throughput-64k" in names, not status)
-        for name, status in (("mad-rate", 0), ("mad-nothing", 2)):
-            done = run("benchmarks", "--list", "--only", name)
-            self.assertEqual((done.returncode, "mad-rate" in done.stdout + done.stderr), (status, True))
-
 
 class ChartTests(SynchronousTestCase):
-    slowBecause = "draws all charts twice, once in a process"
+    slowBecause = "draws all charts"
 
     if MISSING:
         skip = MISSING
@@ -401,16 +279,6 @@ class ChartTests(SynchronousTestCase):
         found = ElementTree.fromstring(text).iter("{http://www.w3.org/2000/svg}text")
         return [" ".join("".join(each.itertext()).split()) for each in found]
 
-    def test_factors(self) -> None:
-        """Ratios are normalized so that larger is better, and so are targets."""
-        more, less, failed, memory = self.results["sections"][0]["rows"]
-        self.assertEqual((factor(more), goal(more)), (3.0, 2.0))
-        self.assertEqual((factor(less), goal(less)), (5.0, 20.0))
-        self.assertEqual((factor(failed), goal(failed)), (None, None))
-        self.assertEqual((factor(memory), goal(memory)), (0.5, 0.25))
-        alone = self.results["sections"][1]["rows"][0]
-        self.assertEqual((factor(alone), goal(alone)), (None, None))
-
     def test_drawn(self) -> None:
         """Each chart exists for both themes with its values; failures and missed goals are named."""
         written = charts.write(self.page, self.results)
@@ -423,39 +291,6 @@ class ChartTests(SynchronousTestCase):
                 self.assertIn(word, output)
             self.assertIn("not measured: it ended with -9 & said <$no> $more", output)
             self.assertEqual([word for word in output if word.startswith("missed")], ["missed 20×"])
-
-    def test_same(self) -> None:
-        """The same results give identical files without a date; obsolete charts are removed."""
-        first = {file: file.read_text() for file in charts.write(self.page, self.results)}
-        again = {file: file.read_text() for file in charts.write(self.page, self.results)}
-        self.assertEqual(first, again)
-        for text in first.values():
-            self.assertNotRegex(text, r"20\d\d-\d\d")
-        fewer = results(self.results["sections"][:1])
-        charts.write(self.page, fewer)
-        left = {file.name for file in (self.page.parent / "pictures" / self.page.stem).iterdir()}
-        self.assertEqual(
-            left, {f"{name}-{theme}.svg" for name in ("headline", "streams") for theme in charts.THEMES}
-        )
-
-    def test_nothing(self) -> None:
-        """If all cases have failed, there is no chart."""
-        failed = [outcome("throughput-64k", [], [], why="no two cores")]
-        reported = made(section("streams", "Streams", failed, "SMC-R", "TCP"), section("box", "The box"))
-        self.assertEqual(charts.write(self.page, reported), [])
-        self.assertEqual(pictures(self.page, reported, "streams"), [])
-
-    def test_again(self) -> None:
-        """C{--charts} draws charts of saved results without measuring."""
-        first = {file: file.read_text() for file in charts.write(self.page, self.results)}
-        save(beside(self.page), self.results)
-        for file in first:
-            file.unlink()
-        page = self.page.absolute()
-        done = run("benchmarks", "--charts", f"--page={page}", f"--mads-page={page}")
-        self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertEqual(done.stdout.count("drawn: "), len(first))
-        self.assertEqual({file: file.read_text() for file in first}, first)
 
     def test_pages(self) -> None:
         """The pages of this checkout show the charts of the results beside them, and the same medians."""

@@ -1,5 +1,5 @@
 """
-The lab without its guest: results, suites, kernels and the arguments of QEMU.
+The lab without its guest: results and suites.
 
 L{txrdma.test.system.kernel.test_box} tests the guest itself.
 """
@@ -10,22 +10,18 @@ import io
 import json
 import os
 import shlex
-import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import redirect_stdout
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, ClassVar
 
-from twisted.trial.unittest import SkipTest, SynchronousTestCase
+from twisted.trial.unittest import SynchronousTestCase
 
-from lab import environment, guest, initramfs, joined, kernel, needs, network, suites
-from lab.guest import GuestOptions, OUT_OF_TIME, startScript
+from lab import environment, kernel, needs, suites
+from lab.guest import GuestOptions, OUT_OF_TIME
 from txrdma.test.support.processes import CHECKOUT
 from txrdma.test.system.kernel import Box, CI_TESTS
 from txrdma.test.system.kernel.results import planForCI
@@ -104,27 +100,6 @@ class ResultsTests(SynchronousTestCase):
             },
         )
 
-    def test_unknown(self) -> None:
-        """A module that can't be loaded fails under its name."""
-        self.assertEqual(self.results("plan", "given.test_other"), 0)
-        [module] = json.loads((self.folder / "plan.json").read_text())
-        self.assertEqual(module["tests"], ["given.test_other"])
-        self.assertEqual(self.results("run", "given.test_other"), 1)
-        [line] = (self.folder / "results.jsonl").read_text().splitlines()
-        self.assertEqual(
-            (json.loads(line)["id"], json.loads(line)["outcome"]), ("given.test_other", "failed")
-        )
-
-    def test_plan(self) -> None:
-        """A module's tests, guests and peers are known before it runs."""
-        self.assertEqual(self.results("plan", "given"), 0)
-        [module] = json.loads((self.folder / "plan.json").read_text())
-        self.assertEqual(module["module"], "given.test_many")
-        self.assertEqual(len(module["tests"]), 7)
-        self.assertEqual([(box["rxe"], box["mtu"]) for box in module["boxes"]], [(True, 4200), (False, 1500)])
-        witness = {"ours": "software device", "theirs": "rxe", "what": "SEND"}
-        self.assertEqual(module["witnesses"], {"given.test_many.ManyTests": witness})
-
     def test_retry(self) -> None:
         """Only tests that failed or did not end are run again."""
         names = [f"given.test_many.ManyTests.test_{name}" for name in ("passes", "skips", "fails")]
@@ -143,9 +118,6 @@ class ResultsTests(SynchronousTestCase):
             for name in module["tests"]:
                 self.assertTrue(name.startswith(f"{module['module']}."), name)
         self.assertEqual(len(suites.guests(planned)), 1)
-
-
-TAP_TESTS = ("WeBeginTests.test_read", "TheyBeginTests.test_send")
 
 
 class _FakeGuest:
@@ -318,190 +290,8 @@ class SuitesTests(SynchronousTestCase):
             lines[-2].startswith("kernel: seconds: boot 20, test_some 10, test_b 10, "), lines[-2]
         )
 
-    def test_noTap(self) -> None:
-        """Without TAP devices, tests that need them are skipped with a reason."""
-        self.patch(joined, "namespace", unavailable("no /dev/net/tun"))
-        quiet = partial(subprocess.run, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        self.patch(suites, "subprocess", SimpleNamespace(run=quiet, DEVNULL=subprocess.DEVNULL))
-        self.plan["boxes"][0]["tap"] = True
-        self.plan["tests"] = [f"txrdma.test.system.kernel.test_tap.{name}" for name in TAP_TESTS]
-        self.assertEqual(self.run_()[1][-1], "kernel: 0 passed, 0 failed, 2 skipped")
-        retained = json.loads((self.folder / "results.json").read_text())
-        self.assertEqual([each["reason"] for each in retained["tests"]], ["no /dev/net/tun"] * 2)
-
-    def test_nginx(self) -> None:
-        """The guest gets the path of nginx; if it is not available, the run reports that and continues."""
-        self.assertEqual(self.run_()[1][-1], "kernel: 2 passed, 1 failed, 0 skipped")
-        self.assertEqual(_FakeGuest.guests[-1].environment["LAB_NGINX"], "/unpacked/nginx/usr/sbin/nginx")
-        self.patch(kernel, "unpackedPackage", unavailable("apt knows no source"))
-        _, lines = self.run_()
-        self.assertEqual(lines[0], "kernel: no nginx for the tests that want it: apt knows no source")
-        self.assertEqual(lines[-1], "kernel: 2 passed, 1 failed, 0 skipped")
-        self.assertNotIn("LAB_NGINX", _FakeGuest.guests[-1].environment)
-
     def test_unavailable(self) -> None:
         """If no guest is possible, the last line has the reason, and that is not a failure."""
         self.patch(needs, "ensure", unavailable("missing: apt-get install qemu-system-x86"))
         expected = "kernel: 0 passed, 0 failed, 0 skipped (missing: apt-get install qemu-system-x86)"
         self.assertEqual(self.run_(), (0, [expected]))
-
-    def test_occupied(self) -> None:
-        """Concurrent runs do not share a folder."""
-        first = suites.Run(self.folder, ["x"], 10)
-        first.prepare()
-        second = suites.Run(self.folder, ["x"], 10)
-        second.prepare()
-        self.assertEqual(second.folder.name, f"{first.folder.name}-1")
-        self.assertTrue((first.folder / "path" / "pyverbs").is_symlink())
-
-
-class KernelTests(SynchronousTestCase):
-    def setUp(self) -> None:
-        self.cache = Path(self.mktemp()).resolve()
-        self.cache.mkdir()
-        self.asked: list[str] = []
-        self.suites = {"backports": "linux-image-6.66-test"}
-        case = self
-
-        class Apt:
-            def __init__(self, cache: Path, which: str) -> None:
-                case.asked.append(which)
-                if which not in case.suites:
-                    raise needs.Unavailable(f"no {which}")
-                self.package = case.suites[which]
-
-            def newestKernel(self) -> str:
-                return self.package
-
-            def download(self, package: str, folder: Path) -> Path:
-                return case.package(folder, package.split("-", 2)[2])
-
-        self.patch(kernel, "_Apt", Apt)
-
-    def package(self, folder: Path, version: str) -> Path:
-        """Create a package like a kernel's."""
-        tree = folder / "source"
-        (tree / "DEBIAN").mkdir(parents=True)
-        control = "Package: test\nVersion: 1\nArchitecture: all\nMaintainer: test <test@example.org>\n"
-        (tree / "DEBIAN" / "control").write_text(control + "Description: test\n")
-        (tree / "boot").mkdir()
-        (tree / "boot" / f"vmlinuz-{version}").write_text("image")
-        modules = tree / "usr" / "lib" / "modules" / version
-        modules.mkdir(parents=True)
-        (modules / "modules.order").write_text("")
-        (modules / "modules.builtin").write_text("")
-        made = folder / "made.deb"
-        subprocess.run(["dpkg-deb", "--build", tree, made], check=True, capture_output=True)
-        return made
-
-    def unpacked(self, wanted: str) -> kernel.Kernel:
-        """Create a package, or skip the test without the programs that unpack it."""
-        for program in ("dpkg-deb", "depmod"):
-            if shutil.which(program, path=needs.SEARCHED) is None:
-                raise SkipTest(f"there is no {program}")
-        return self.obtain(wanted)
-
-    def obtain(self, wanted: str) -> kernel.Kernel:
-        """Return a kernel and the log."""
-        with redirect_stderr(io.StringIO()) as self.output:
-            return kernel.obtain(self.cache, wanted)
-
-    def test_unpacked(self) -> None:
-        """Image and modules are unpacked with the files for modprobe."""
-        made = self.unpacked("backports")
-        self.assertEqual((made.version, made.image.read_text()), ("6.66-test", "image"))
-        self.assertTrue((made.modules / "6.66-test" / "modules.dep.bin").exists())
-
-    def test_package(self) -> None:
-        """Files of another package are unpacked once; a failure has a reason."""
-        if shutil.which("dpkg-deb", path=needs.SEARCHED) is None:
-            raise SkipTest("there is no dpkg-deb")
-        self.suites["stable"] = ""
-        with redirect_stderr(io.StringIO()):
-            homes = {kernel.unpackedPackage(self.cache, "some-program-1.0") for _ in range(2)}
-        [home] = homes
-        self.assertEqual((home / "boot" / "vmlinuz-1.0").read_text(), "image")
-        self.assertEqual(self.asked, ["stable"])
-        self.suites.clear()
-        self.assertRaises(needs.Unavailable, kernel.unpackedPackage, self.cache, "other")
-
-    def test_kept(self) -> None:
-        """The package index is read once a day; if it cannot be read, the existing kernel is used."""
-        made = self.unpacked("backports")
-        self.assertEqual(self.unpacked("backports"), made)
-        self.assertEqual(self.asked, ["backports"])
-        os.utime(self.cache / "newest-backports", (0, 0))
-        self.suites.clear()
-        self.assertEqual(self.unpacked("backports"), made)
-        self.assertIn("going on with linux-image-6.66-test", self.output.getvalue())
-
-    def test_noBackports(self) -> None:
-        """Without backports, the distribution's kernel is used, and that is reported."""
-        self.suites = {"stable": "linux-image-6.6-old"}
-        self.assertEqual(self.unpacked("backports").version, "6.6-old")
-        self.assertIn("taking the suite's own", self.output.getvalue())
-
-    def test_none(self) -> None:
-        """Without any kernel, the reason is reported."""
-        self.suites.clear()
-        self.assertRaises(needs.Unavailable, self.obtain, "backports")
-
-
-class GuestTests(SynchronousTestCase):
-    def test_turns(self) -> None:
-        """On two processors one guest runs at a time; the next one waits with a limit."""
-        cache = Path(self.mktemp())
-        cache.mkdir()
-        self.patch(os, "cpu_count", lambda: 2)
-        self.patch(guest, "TURN_SECONDS", 0.3)
-        with redirect_stderr(io.StringIO()) as printed:
-            first = guest._turn(cache)
-            self.assertEqual(printed.getvalue(), "")
-            begun = time.monotonic()
-            guest._turn(cache).close()
-            self.assertGreaterEqual(time.monotonic() - begun, 0.3)
-            self.assertIn("waiting for another guest", printed.getvalue())
-            first.close()
-            guest._turn(cache).close()
-        self.assertEqual(printed.getvalue().count("waiting"), 1)
-
-    def test_archive(self) -> None:
-        """The initial file system can be read by another program."""
-        busybox = shutil.which("busybox")
-        if busybox is None:
-            raise SkipTest("there is no busybox")
-        archive = initramfs._Archive()
-        archive.folder("etc")
-        archive.file("etc/some", b"12345")
-        archive.program("run", b"#!/bin/sh\n")
-        reportedNow = subprocess.run([busybox, "cpio", "-tv"], input=archive.finished(), capture_output=True)
-        words = [line.split() for line in reportedNow.stdout.decode().splitlines()]
-        self.assertEqual(
-            [(line[0], line[2], line[-1]) for line in words],
-            [("drwxr-xr-x", "0", "etc"), ("-rw-r--r--", "5", "etc/some"), ("-rwxr-xr-x", "10", "run")],
-        )
-
-    def test_pairs(self) -> None:
-        """A guest with two pairs of interfaces has one physical network for each side."""
-        lines = startScript(GuestOptions(["true"], smc=True, pairs=2)).splitlines()
-        for line in network.pairs(1500, 2):
-            self.assertIn(line, lines)
-        self.assertIn("rdma link add rxe3 type rxe netdev v3", lines)
-        [setup] = [line for line in lines if " -m lab.smc " in line]
-        self.assertTrue(setup.endswith(" -m lab.smc v0,rxe0,v2,rxe2 v1,rxe1,v3,rxe3)"), setup)
-
-    def test_script(self) -> None:
-        """Command, folder and environment pass the guest's shell unchanged."""
-        self.patch(os, "environ", {"PATH": "/bin", "PYTHONPATH": "/a b", "SECRET": "no", "TXRDMA_X": "'"})
-        command = ["echo", "it's", "$HOME", "a  b"]
-        script = startScript(
-            GuestOptions(command, rxe=True, taps={"t": "10.1.1.2/24"}, folder=Path("/with space"))
-        )
-        checked = subprocess.run(["sh", "-n"], input=script.encode(), capture_output=True)
-        self.assertEqual(checked.stderr, b"")
-        self.assertNotIn("SECRET", script)
-        for line in ("export PYTHONPATH='/a b'", "cd '/with space' || exit 125", *network.pairs(1500)):
-            self.assertIn(line, script.splitlines())
-        last = script.splitlines()[-1].replace("exec setsid -w ", "")
-        printed = subprocess.run(["sh", "-c", last], capture_output=True, text=True).stdout
-        self.assertEqual(printed, "it's $HOME a  b\n")

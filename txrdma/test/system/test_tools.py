@@ -16,9 +16,7 @@ from contextlib import redirect_stdout
 from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Final
-from xml.etree import ElementTree
 
 from twisted.python.reflect import namedAny
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
@@ -72,14 +70,6 @@ class RunTests(SynchronousTestCase):
             self.assertEqual(self.last(HEAD + test), (status, counts), test)
         self.assertEqual(self.last("import nonsense")[0], 1)
 
-    def test_reasonsOfSkippedTests(self) -> None:
-        tests = "\n  ".join(
-            f"@unittest.skip({reason!r})\n  def test_{name}(self): pass"
-            for name, reason in (("a", "no tshark"), ("b", "no gdb"), ("c", "no gdb"))
-        )
-        _, output = self.run_(HEAD + tests)
-        self.assertIn("2 skipped: no gdb\n1 skipped: no tshark\n", output)
-
     def test_brokenWorker(self) -> None:
         """If workers cannot start, the run fails and ends."""
         tools = Path(self.mktemp()).absolute()
@@ -112,12 +102,6 @@ class RunTests(SynchronousTestCase):
         self.assertIn("task.py", output)  # the stack
         once = "seen = Path('seen').exists()\n    Path('seen').touch()\n    if not seen: " + always
         self.assertEqual(self.last(head + once)[0], 0)
-
-    def test_failures(self) -> None:
-        """A failure is printed as it happens, with its traceback."""
-        _, output = self.run_(HEAD + "def test_a(self): self.assertEqual(1, 2)")
-        self.assertIn("[FAIL] test_given.T.test_a", output)
-        self.assertIn("1 != 2", output)
 
     def test_durations(self) -> None:
         """A run records how long tests took, and can print the slowest with the reasons of their classes."""
@@ -201,16 +185,6 @@ class GroupTests(SynchronousTestCase):
         recorded = json.loads((CHECKOUT / "tools" / "durations.json").read_text())
         self.assertEqual(set(recorded) - set(kept), set())
 
-    def test_waiting(self) -> None:
-        """Time in which a test waits for a processor does not count for the limit of its duration."""
-        worker = self.runtests.WorkerProcess(SimpleNamespace(pid=os.getpid()), None)
-        worker.begin("a test")
-        worker.since -= 10
-        self.assertGreaterEqual(worker.seconds(), 9)
-        worker.waited -= 10
-        self.assertLess(worker.seconds(), 9)
-        self.assertEqual(self.runtests.waitedSeconds(1 << 30), 0.0)
-
     def test_sample(self) -> None:
         """A sample is random modules of about the requested share of the time, the same for the same seed."""
         jobs = [self.runtests.Job(f"m{number}", f"m{number}", 1, 1.0) for number in range(100)]
@@ -265,11 +239,6 @@ class SummaryTests(SynchronousTestCase):
         self.assertEqual((status, lines[-1]), (0, "4 passed, 0 failed, 41 skipped"))
         self.assertEqual(sorted(lines[-3:-1]), [broken, found])
 
-    def test_slowest(self) -> None:
-        """The slowest tests are repeated before the table."""
-        self.ended("test", "    9.87 s  txrdma.test.unit.test_a.T.test\n1 passed, 0 failed, 0 skipped\n")
-        self.assertIn("    9.87 s  txrdma.test.unit.test_a.T.test", self.summary()[1])
-
 
 class RunnerTests(SynchronousTestCase):
     """Programs that run others."""
@@ -282,12 +251,6 @@ class RunnerTests(SynchronousTestCase):
         done = subprocess.run([path, *words], cwd=CHECKOUT, capture_output=True, text=True, timeout=60)
         return done.returncode, done.stdout, done.stderr
 
-    def test_quietly(self) -> None:
-        """A command that succeeds prints nothing; for one that fails, output and status are passed on."""
-        printed = "echo WARNING: much; echo more >&2; exit "
-        self.assertEqual(self.run_("quietly", "sh", "-c", printed + "0"), (0, "", ""))
-        self.assertEqual(self.run_("quietly", "sh", "-c", printed + "3"), (3, "", "WARNING: much\nmore\n"))
-
     def test_checkTag(self) -> None:
         """A release is refused if its tag is not the version of the package."""
         self.assertEqual(self.run_("check-tag", f"v{txrdma.__version__}"), (0, "", ""))
@@ -295,18 +258,6 @@ class RunnerTests(SynchronousTestCase):
             status, printed, why = self.run_("check-tag", tag)
             self.assertEqual((status, printed), (1, ""))
             self.assertIn(f"not v{txrdma.__version__}", why)
-
-    def test_bare(self) -> None:
-        """The only program found is a shell, by PATH as well as in the additional folders of the lab."""
-        if shutil.which("mktemp") is None:
-            raise SkipTest("there is no mktemp")
-        program = "import os, shutil, sys; from lab import needs; print(os.listdir(os.environ['PATH']));"
-        program += "print([name for name in sys.argv[1:] if shutil.which(name, path=needs.SEARCHED)])"
-        names = ("ls", "cc", "ip", "python3", "tshark", "dot", "depmod", "busybox", "opensm", "sh")
-        status, printed, complaints = self.run_("bare", sys.executable, "-c", program, *names)
-        self.assertEqual((status, complaints), (0, ""))
-        self.assertEqual(printed.splitlines()[1:], ["['sh']"] * 2)
-        self.assertEqual(self.run_("bare", "sh", "-c", "exit 3")[0], 3)
 
 
 class SoakTests(SynchronousTestCase):
@@ -370,43 +321,6 @@ class ManualTests(SynchronousTestCase):
                 ["groff", "-man", "-Tutf8", "-ww"], input=text, capture_output=True, text=True, timeout=60
             )
             self.assertEqual(done.stderr, "")
-
-    def test_escapes(self) -> None:
-        """Lines that begin as requests, and backslashes, are printed as they are."""
-        self.assertEqual(self.manpages.escaped(".so x"), r"\&.so x")
-        self.assertEqual(self.manpages.escaped(r"smc:\:1"), r"smc:\e:1")
-
-
-class RecordTests(SynchronousTestCase):
-    """C{tools/record.py}, which C{make demo DOCS=1} calls."""
-
-    def setUp(self) -> None:
-        self.record = tool(self, "record")
-
-    def test_picture(self) -> None:
-        """A row is shown for as long as it was there; the last screen remains, also without animation."""
-        one, two = ((("a<b", "#fff", False, 0),),), ((("c", "#fff", True, 2),),)
-        root = ElementTree.fromstring(self.record.picture([(0.0, one), (5.0, two)], "title", "note", 20))
-        space = "{http://www.w3.org/2000/svg}"
-        groups = {each.get("id"): each for each in root.iter(f"{space}g")}
-        self.assertEqual(
-            {name: each.get("opacity") for name, each in groups.items()}, {"r0n0": "0", "r0n1": None}
-        )
-        self.assertEqual([each.text for each in root.iter(f"{space}text")], ["a<b", "c", "note"])
-        [style] = root.iter(f"{space}style")
-        self.assertIn("@keyframes r0n0{50.00%,100%{opacity:0}}", style.text or "")
-        self.assertIn("@keyframes r0n1{0%{opacity:0}50.00%{opacity:1}}", style.text or "")
-
-    def test_command(self) -> None:
-        """The output of a command on a terminal is recorded with its colours, and so is its exit status."""
-        if find_spec("pyte") is None:
-            raise SkipTest("pyte is not installed: the extra dev brings it")
-        program = "import sys; print('\\033[31mred\\033[0m', sys.stdout.isatty()); sys.exit(3)"
-        frames, status = self.record.record([sys.executable, "-c", program], 80, 10)
-        self.assertEqual(status, 3)
-        shown = [span for line in frames[-1][1] for span in line]
-        self.assertIn(("red", self.record.COLOURS["red"], False, 0), shown)
-        self.assertIn(" True", [span[0].rstrip() for span in shown])
 
 
 class MutantTests(SynchronousTestCase):

@@ -117,16 +117,6 @@ class CommandTests(SynchronousTestCase):
         self.assertIn("seed 7 fails", error)
         self.assertTrue((self.folder / "coin-7.json").exists())
 
-    def test_many(self) -> None:
-        """Of many failures the first ten are printed, and the plans of all are stored."""
-        with mock.patch.dict(
-            simulate.GENERATORS,
-            coin=Generator(CoinPlan, CoinPlan, lambda plan: Outcome(Counter(tosses=1 // 0))),
-        ):
-            _code, _output, error = self.run_("--seeds", "15", "--first", "1", "coin")
-        self.assertEqual(error.count("fails"), 10)
-        self.assertEqual(len(list(self.folder.iterdir())), 15)
-
     def test_minutes(self) -> None:
         """With C{--minutes} the command runs until that time has passed or all seeds were used."""
         times = iter(range(1000))
@@ -171,12 +161,6 @@ class CommandTests(SynchronousTestCase):
             self.assertEqual((code, error), (status, ""))
             self.assertIn("coin: 1 played", output)
             self.assertIs(signal.getsignal(number), before)
-
-    def test_first(self) -> None:
-        """The first seed is the given one, or derived from the clock."""
-        _code, output, _error = self.run_("--seeds", "1", "coin")
-        self.assertIn(f"1 seeds from {self.played[0]} on", output)
-        self.assertApproximates(self.played[0] / 1000, time.time(), 60)
 
     def test_wrong(self) -> None:
         """Invalid arguments are errors that name them."""
