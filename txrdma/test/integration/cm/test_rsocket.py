@@ -34,6 +34,7 @@ from txrdma.messages.protocol import MessageFactory
 from txrdma.test.support.processes import loopbackAddress
 from txrdma.test.support.streaming import StreamCase, StreamContract
 from txrdma.testing.protocols import Echo, HalfCloseRecorder, ProducerRecorder, Recorder, Recorders
+from txrdma.testing.reactors import waitUntil
 
 reactor: Any = theReactor
 
@@ -114,7 +115,7 @@ class SharedMemoryTests(StreamContract, SocketCase):
         client, server = await self.both()
         server.transport.pauseProducing()
         client.transport.write(bytes(50_000))
-        await deferLater(reactor, 0.1)
+        await waitUntil(reactor, lambda: server.transport.stream._core.unread == 50_000)
         client.transport.abortConnection()
         await client.lost
         await deferLater(reactor, 0.1)
