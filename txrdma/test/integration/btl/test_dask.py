@@ -61,7 +61,11 @@ class CommTests(DaskCase):
         main: Callable[[Any], Coroutine[Any, Any, None]],
         address: str = "btl://127.0.0.1",
     ) -> None:
-        """Listen with a handler, connect, and call C{main} with the connection; wait for both."""
+        """
+        Listen with a handler, connect, and call C{main} with the connection; wait for both.
+
+        C{main} is called after the handler, as the listener would ignore a connection that is aborted before.
+        """
         done: list[asyncio.Task[None]] = []
 
         async def handled(comm: Any) -> None:
@@ -71,10 +75,10 @@ class CommTests(DaskCase):
         async def play() -> None:
             async with self.core.listen(address, handled) as listener:
                 comm = await self.core.connect(listener.contact_address, timeout=60)
-                await main(comm)
-                await comm.close()
                 while not done:
                     await asyncio.sleep(0)
+                await main(comm)
+                await comm.close()
                 await done[0]
 
         asyncio.run(asyncio.wait_for(play(), 60))
