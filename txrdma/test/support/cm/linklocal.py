@@ -25,12 +25,13 @@ def main() -> None:
                 words = f"address add {network}{side + 1}/64 dev {name} nodad"
                 hosts.run(side, "ip", *words.split())
         for here, there in ADDRESSES:
-            server = subprocess.Popen([*rping, "-s", "-a", here])
-            try:
-                subprocess.run([*hosts.second, *rping, "-c", "-a", there, "-C", "1", "-v"], timeout=60)
-            finally:
-                server.kill()
-                server.wait()
+            with subprocess.Popen([*rping, "-s", "-d", "-a", here], stderr=subprocess.PIPE) as server:
+                assert server.stderr is not None
+                try:
+                    server.stderr.readline()  # it listens now
+                    subprocess.run([*hosts.second, *rping, "-c", "-a", there, "-C", "1", "-v"], timeout=60)
+                finally:
+                    server.kill()
 
 
 if __name__ == "__main__":
