@@ -70,9 +70,9 @@ class ProcessTests(SynchronousTestCase):
         self.checkUnfinished(first + out)
 
     def underWay(self, *words: str) -> tuple[subprocess.Popen[str], str]:
-        """Start a client and wait for its second test; return it and its output."""
+        """Start a client and wait for its second test, which is long; return it and its output."""
         client = self.start(
-            "--csv", "-", "--measure", "latency", "--size", "64,128", "--seconds", "1", *words
+            "--csv", "-", "--measure", "latency", "--size", "64,4M", "--iterations", "5000", *words
         )
         assert client.stdout is not None
         return client, client.stdout.readline() + client.stdout.readline()
@@ -85,7 +85,7 @@ class ProcessTests(SynchronousTestCase):
         self.assertEqual(first["interrupted"], "False")
         self.assertLessEqual(len(others), 1)
         for other in others:
-            self.assertEqual((other["bytes"], other["interrupted"]), ("128", "True"))
+            self.assertEqual((other["bytes"], other["interrupted"]), (str(4 << 20), "True"))
             self.assertGreater(int(other["messages"]), 0)
 
     def test_oneCommandRunsAllTestsAndLeavesNoProcess(self) -> None:

@@ -25,7 +25,7 @@ Thread(target=acquire, daemon=True).start()
 acquired.wait()
 child = os.fork()
 if not child:
-    signal.alarm(5)
+    signal.alarm(30)
     fences.barrier()
     os._exit(0)
 os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) & 0xFF)
