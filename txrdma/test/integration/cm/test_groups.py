@@ -6,6 +6,7 @@ import socket
 import sys
 from contextlib import closing
 from random import randrange
+from select import select
 from typing import Any
 
 from twisted.internet import reactor
@@ -25,7 +26,8 @@ from txrdma.iba.types import MULTICAST_QPN, ROCE_PORT
 from txrdma.messages.protocol import MessageFactory
 from txrdma.ports.network import HostNetwork
 from txrdma.ports.softdevices import softDeviceAt
-from txrdma.test.support.processes import groupAddress
+from txrdma.test.support.processes import groupAddress, loopbackAddress
+from txrdma.testing.reactors import waitUntil
 
 
 class Member(DatagramProtocol):
@@ -44,10 +46,9 @@ class Member(DatagramProtocol):
 class GroupTests(TestCase):
     """IPv4 groups, on loopback."""
 
-    addresses = ("127.0.0.2", "127.0.0.3")
-
     def setUp(self) -> None:
         self.group = groupAddress()
+        self.addresses = loopbackAddress(), loopbackAddress()
 
     def member(self, address: str) -> Deferred[Any]:
         """Join the group from an address of this host."""
@@ -90,6 +91,7 @@ class GroupTests(TestCase):
             arrival = one.received
             one.transport.write(b"four")
             await arrival
+            await waitUntil(reactor, lambda: select([witness], [], [], 0)[0])
             data, source = witness.recvfrom(2048)
         self.assertEqual(source[0], self.addresses[0])
         packet = RoCEPacket.decode(data)

@@ -31,6 +31,7 @@ from txrdma.soft.device import openSoftDevice, SoftDevice
 from txrdma.soft.rc.roce import RoCEPort
 from txrdma.soft.shared._rendezvous import meetingName, rendezvousName
 from txrdma.soft.strings import SoftDeviceStringParser
+from txrdma.test.support.processes import loopbackAddress
 from txrdma.test.support.soft.neighbours import Added
 from txrdma.test.support.soft.pairs import End
 
@@ -68,7 +69,7 @@ class OpeningTests(SynchronousTestCase):
         last.open()
 
     def test_port0HasNeitherShareNorCM(self) -> None:
-        address = "127.91.8.35"
+        address = loopbackAddress()
         shy, known, alone = (self.open(address, port=port) for port in ("0", "24792", "4791"))
         self.assertEqual([device.share for device in (shy, known, alone)], [None, 1, None])
         output = [device.portAttributes(1).capabilities & CM_SUPPORTED for device in (shy, known, alone)]
@@ -76,7 +77,8 @@ class OpeningTests(SynchronousTestCase):
 
     def test_deviceTakesAnyPortWhenSharesAreTaken(self) -> None:
         self.patch(opening, "SHARES", 1)
-        one, other = self.open("127.91.8.36"), self.open("127.91.8.36")
+        address = loopbackAddress()
+        one, other = self.open(address), self.open(address)
         self.assertEqual([device.share for device in (one, other)], [1, None])
 
     def test_addressMTUAndRouteAreThoseOfString(self) -> None:
@@ -213,11 +215,11 @@ class OpeningTests(SynchronousTestCase):
     @skipUnless(sys.platform == "linux", "abstract UNIX sockets are Linux's")
     def test_deviceTakesOtherPortIfItsNameIsInUse(self) -> None:
         self.patch(opening, "randbelow", lambda below: 4)
-        number = portOfShare(5)
+        address, number = loopbackAddress(), portOfShare(5)
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as squatter:
-            squatter.bind(rendezvousName("127.0.0.9", number))
+            squatter.bind(rendezvousName(address, number))
             for route in ("auto", "shared-memory"):
-                device = openSoftDevice(self.reactor, "127.0.0.9", route=route)
+                device = openSoftDevice(self.reactor, address, route=route)
                 self.addCleanup(device.close)
                 self.assertEqual(len(device.routes), 2)
                 self.assertNotEqual(device.port, number)
@@ -225,7 +227,7 @@ class OpeningTests(SynchronousTestCase):
                 DeviceUnavailable,
                 openSoftDevice,
                 self.reactor,
-                "127.0.0.9",
+                address,
                 port=number,
                 route="shared-memory",
             )

@@ -334,7 +334,7 @@ class SharingTests(TestCase):
             return not coordinator._forwarder._awaited
 
         await waitUntil(reactor, isStored)
-        await waitUntil(reactor, isDropped, seconds=2.0)
+        await waitUntil(reactor, isDropped)
 
     async def test_twoAddressesShareShareAndClaims(self) -> None:
         second = "127.251." + self.address.partition(".")[2].partition(".")[2]
