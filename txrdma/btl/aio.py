@@ -8,6 +8,7 @@ functions belong to the loop that runs when they are called.
 from __future__ import annotations
 
 import asyncio
+import select
 import socket
 from collections.abc import Awaitable, Callable, Iterable
 from types import TracebackType
@@ -18,6 +19,7 @@ from twisted.internet.defer import CancelledError, Deferred, maybeDeferred, Time
 from twisted.internet.endpoints import TCP4ClientEndpoint, TCP6ClientEndpoint
 from twisted.internet.error import ConnectionDone
 from twisted.internet.interfaces import IListeningPort
+from twisted.internet.tcp import Connection as TCPConnection
 from twisted.python.failure import Failure
 
 from txrdma.btl.connections import ClientEndpoint, TIMEOUT
@@ -41,6 +43,25 @@ _NUMERIC: Final = socket.NI_NUMERICHOST | socket.NI_NUMERICSERV
 _reactors: dict[asyncio.AbstractEventLoop, Any] = {}
 
 
+class _Reactor(AsyncioSelectorReactor):
+    """
+    Twisted's reactor on a loop that may be uvloop's.
+
+    uvloop calls the reader of a descriptor with an error once, and never again. If a peer has sent something
+    and reset the connection, that call reads the bytes, and another one the end.
+    """
+
+    def _readOrWrite(self, selectable: Any, read: bool) -> None:
+        super()._readOrWrite(selectable, read)
+        if read and isinstance(selectable, TCPConnection):
+            poll = select.poll()
+            while selectable in self.getReaders():
+                poll.register(selectable.fileno(), 0)  # for errors only
+                if not poll.poll(0):
+                    break
+                super()._readOrWrite(selectable, read)
+
+
 def currentReactor() -> Any:
     """Return Twisted's reactor on the running loop, which the first call makes."""
     loop = asyncio.get_running_loop()
@@ -49,7 +70,7 @@ def currentReactor() -> Any:
             _reactors.pop(each).waker.connectionLost(Failure(ConnectionDone()))
     found = _reactors.get(loop)
     if found is None:
-        found = _reactors[loop] = AsyncioSelectorReactor(loop)
+        found = _reactors[loop] = _Reactor(loop)
     return found
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import socket
+import struct
 from array import array
 from collections.abc import Coroutine
 from importlib import import_module
@@ -19,6 +20,7 @@ from txrdma.btl import aio
 from txrdma.btl.connections import ClientEndpoint
 from txrdma.btl.errors import CallFailed, MessageFailed
 from txrdma.error import InvalidRequest, Refused
+from txrdma.testing.protocols import Recorders
 
 HERE, THERE = "soft:127.0.6.1", "soft:127.0.6.2"
 ASK, ANSWER = 1, 2
@@ -232,6 +234,23 @@ class AsyncioTests(SynchronousTestCase):
         (problem,) = self.problems
         self.assertEqual(str(problem["exception"]), "wrong")
 
+    def test_reset(self) -> None:
+        """A TCP connection that its peer resets after it has sent something is lost, on uvloop, too."""
+
+        async def main() -> None:
+            servers = Recorders()
+            port: Any = aio.currentReactor().listenTCP(0, servers, interface="127.0.0.1")
+            there = servers.next()
+            with socket.create_connection(("127.0.0.1", port.getHost().port)) as client:
+                server = await aio.future(there)
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                client.send(b"last")
+            await aio.future(server.lost)
+            self.assertEqual(server.received, b"last")
+            await aio.future(port.stopListening())
+
+        self.runLoop(main())
+
     def test_addresses(self) -> None:
         """A client tries each address of a name, such as those of C{localhost} by IPv6 and by IPv4."""
 
@@ -302,6 +321,3 @@ class UVLoopTests(AsyncioTests):
             raise SkipTest("uvloop is not installed") from None
         loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
         return loop
-
-    def test_cancelledWhenConnected(self) -> None:
-        raise SkipTest("uvloop does not report the reset of a TCP connection that arrives with data")

@@ -42,7 +42,7 @@ def changed():
 
 network.watch(reactor, changed)
 reactor.callWhenRunning(changed)
-reactor.callLater(30, reactor.stop)
+reactor.callLater(100, reactor.stop)
 reactor.run()
 """
 
