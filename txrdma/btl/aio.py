@@ -52,14 +52,15 @@ class _Reactor(AsyncioSelectorReactor):
     """
 
     def _readOrWrite(self, selectable: Any, read: bool) -> None:
-        super()._readOrWrite(selectable, read)
+        base: Any = super()
+        base._readOrWrite(selectable, read)
         if read and isinstance(selectable, TCPConnection):
             poll = select.poll()
-            while selectable in self.getReaders():
+            while selectable in base.getReaders():
                 poll.register(selectable.fileno(), 0)  # for errors only
                 if not poll.poll(0):
                     break
-                super()._readOrWrite(selectable, read)
+                base._readOrWrite(selectable, read)
 
 
 def currentReactor() -> Any:
