@@ -106,6 +106,7 @@ class StreamLife:
 
         @param isInOrder: it was closed, and did not fail.
         """
+        self.connection = LOST  # also if one of these raises
         isOver, isCloseDelivered = directions.isOver, directions.isCloseDelivered
         isDelivered = directions.isDelivered
         if directions.wasCut or not (isDelivered or (isCloseDelivered and not isOver)):

@@ -170,10 +170,10 @@ class StreamConnection(Generic[CoreT, CarrierT]):
         """End the stream: the message connection is lost, possibly after an orderly close."""
         core, self._core = self._core, None
         self._transport = None
+        self._soon()
         if core is not None:  # nothing more is sent or received
             self._record.bytesSent -= core.backlog
             self._life.ended(core, self._reader, reason.check(ConnectionDone) is not None)
-        self._soon()
 
     def _drop(self, core: StreamCore) -> None:
         """Drop written bytes that are not posted."""
@@ -267,10 +267,10 @@ class StreamConnection(Generic[CoreT, CarrierT]):
     def _giveUp(self, failure: Failure) -> None:
         self._failure = failure
         self.discardsInput, self.isOpen = True, False
-        if self._core is not None:
-            self._drop(self._core)
-            self._life.connection = LEAVING
         nextCalls(self._reactor).add(self._cut)
+        if self._core is not None:
+            self._life.connection = LEAVING
+            self._drop(self._core)
 
     def _cut(self) -> None:
         if self._transport is not None:
@@ -290,7 +290,11 @@ class StreamConnection(Generic[CoreT, CarrierT]):
             nextCalls(self._reactor).add(self._turn)
 
     def _turn(self) -> None:
-        """Deliver received bytes, post written bytes, and close the stream if that is due."""
+        """
+        Deliver received bytes, post written bytes, and close the stream if that is due.
+
+        An unexpected exception ends the stream: what it has interrupted would never be done.
+        """
         if self._isBusy:
             return
         self._isBusy = True
@@ -303,6 +307,11 @@ class StreamConnection(Generic[CoreT, CarrierT]):
                     break  # the usual case
                 if not self._conclude():
                     break
+        except Exception:
+            _log.failure("{end} ends because of an unexpected exception", end=self)
+            self._giveUp(Failure(ConnectionLost("an unexpected exception")))
+            if self._transport is None:
+                self._end(self._failure)
         finally:
             self._isBusy = False
 

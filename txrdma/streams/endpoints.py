@@ -63,7 +63,7 @@ class StreamAttempt(Generic[MessageEndT]):
             self._factory.doStart()
         except Exception:
             return fail()
-        connecting = endpoint.connect(self).addCallbacks(lambda _: self.protocol, self.failed)
+        connecting = endpoint.connect(self).addCallback(self._started).addErrback(self.failed)
         return cancellable(connecting, ConnectingCancelledError(destination))
 
     def buildProtocol(self, peer: MessageAddress) -> MessageEndT:
@@ -78,6 +78,12 @@ class StreamAttempt(Generic[MessageEndT]):
             raise NoProtocol
         logName(protocol)  # the transport can't be made if that raises
         self.protocol = protocol
+
+    def _started(self, _: object) -> IProtocol:
+        """Return the protocol, unless an exception, which is logged, has prevented the start of the stream."""
+        if not self._isConnected:
+            raise ConnectError(string="the stream could not be started")
+        return self.protocol
 
     def makeTransport(self, end: MessageEndT) -> MessageStreamTransport[MessageEndT]:
         """Make the transport of the stream, at whose end L{ended} is called."""

@@ -400,7 +400,7 @@ class RDMATransport(RequestTransport):
             # The DREQ used another queue pair: completions of earlier messages may not be polled yet.
             self._shared.poll(not self._isIdle)
         if self._requester is not None and request is not None:
-            self._requester.peerClosed(request.privateData)
+            self._call(self._requester.peerClosed, request.privateData)
         self._life.peerClosed()
         self._cm.disconnect()  # after this the peer may close its queue pair
         if self._life.isReading and self._life.isLeft:

@@ -9,6 +9,7 @@ protocol.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import Any, Final
 
 from zope.interface import implementer
@@ -281,11 +282,12 @@ class RSocketEnd(StreamConnection[RSocket, RDMATransport]):
         self._pair = self._lane = None
         if self.connected:
             self._release = self.remoteMemory.adapter.holdUntilReported()
-        self._lost(reason)
-        self.setKeepAlive(None)
         mapped, self._mapped = self._mapped, None
-        if mapped is not None:
-            callWithContext(self.context, mapped.end)
+        with ExitStack() as rest:  # also if _lost raises
+            if mapped is not None:
+                rest.callback(callWithContext, self.context, mapped.end)
+            rest.callback(self.setKeepAlive, None)
+            self._lost(reason)
 
     def _maybeEnd(self, reason: Failure | None) -> None:
         try:

@@ -320,3 +320,77 @@ class FailureTests(MessagingCase):
         self.assertFails()
         self.assertEqual(len(self.streamEnds), 2)
         self.assertReleased()
+
+
+class ExceptionTests(MessagingCase):
+    """An unexpected exception ends its stream at both ends, and no other one."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.made = Recorders(Recorder)
+        self.listenAt(self.made, RSocketServerEndpoint, options=_UNPROBED)
+        self.bystander, self.peer = self.pair()
+
+    def pair(self) -> tuple[Recorder, Recorder]:
+        server = self.made.next()
+        client = self.result(self.connectTo(*_CLIENT, options=_UNPROBED))
+        return client, self.result(server)
+
+    def raiseOnce(self, owner: Any, name: str) -> None:
+        """Let the next call of a method, or the next use of a property, raise an exception."""
+        usual = getattr(owner, name)
+
+        def replacement(*arguments: Any, **named: Any) -> Any:
+            setattr(owner, name, usual)
+            raise ZeroDivisionError("simulated")
+
+        self.patch(owner, name, property(replacement) if isinstance(usual, property) else replacement)
+
+    def assertContained(self) -> None:
+        """Assert that the exception was logged once, that the other stream works, and that nothing is left."""
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+        self.bystander.transport.write(b"still open")
+        self.wait(lambda: self.peer.received == b"still open")
+        self.bystander.transport.loseConnection()
+        self.wait(lambda: self.bystander.lost.called and self.peer.lost.called)
+        self.assertNothingLeft()
+
+    def check(self, owner: Any, name: str) -> None:
+        client, server = self.pair()
+        self.raiseOnce(owner, name)
+        client.transport.loseConnection()
+        self.wait(lambda: client.lost.called and server.lost.called)
+        self.assertContained()
+
+    def test_close(self) -> None:
+        self.check(RSocket, "close")
+
+    def test_endOfConnection(self) -> None:
+        self.check(RSocket, "isDelivered")
+
+    def test_privateDataOfDREQ(self) -> None:
+        self.check(RSocketEnd, "peerClosed")
+
+    def test_abort(self) -> None:
+        """A stream that is aborted ends although an exception is raised when its bytes are dropped."""
+        client, server = self.pair()
+        self.raiseOnce(RSocket, "drop")
+        self.assertRaises(ZeroDivisionError, client.transport.abortConnection)
+        self.wait(lambda: client.lost.called and server.lost.called)
+        self.bystander.transport.write(b"still open")
+        self.wait(lambda: self.peer.received == b"still open")
+
+    def test_start(self) -> None:
+        """An attempt fails, and its factory is stopped, if the stream cannot be started."""
+        factory = Recorders(Recorder)
+        begin = RSocketEnd.makeConnection
+
+        def makeConnection(end: RSocketEnd, transport: RDMATransport) -> None:
+            if end.isClient:
+                raise ZeroDivisionError("simulated")
+            begin(end, transport)
+
+        self.patch(RSocketEnd, "makeConnection", makeConnection)
+        self.failure(self.connectTo(factory, RSocketClientEndpoint, options=_UNPROBED), ConnectError)
+        self.assertEqual((factory.starts, factory.stops), (1, 1))
+        self.assertContained()
