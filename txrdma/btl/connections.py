@@ -238,7 +238,7 @@ class _Client(StreamProtocol):
             return
         self._early += data
         if len(self._early) > _EARLY:
-            self._abort()
+            self.abort()
         elif self in self._accepting.unintroduced and isDecidable(self._early):
             self._timer.stop()
             self._accepting.introduced(self)
@@ -267,9 +267,10 @@ class _Client(StreamProtocol):
             "Closing a connection from {peer}, which did not introduce itself in time",
             peer=self.peer,
         )
-        self._abort()
+        self.abort()
 
-    def _abort(self) -> None:
+    def abort(self) -> None:
+        """Close the TCP connection at once."""
         transport: Any = self.transport
         transport.abortConnection()
 
@@ -328,7 +329,11 @@ class _Accepting(Factory):
         try:
             while self._exchanges < MOST_OPENING and (first := self._next()) is not None:
                 self.remove(first)
-                first.begin(self._begin(first.peer, first.host))
+                try:
+                    first.begin(self._begin(first.peer, first.host))
+                except Exception:  # the caller may be another client
+                    _log.failure("the exchange with {peer} could not begin", peer=first.peer)
+                    first.abort()
         finally:
             self._isBeginning = False
 
@@ -340,9 +345,9 @@ class _Accepting(Factory):
         return None
 
     def _begin(self, peer: IAddress | None, host: str | None) -> PeerConnection:
+        opening = PeerOpening(self._reactor, self._device, self._factory, False)
         self._exchanges += 1
         self._exchangesOf[host] += 1
-        opening = PeerOpening(self._reactor, self._device, self._factory, False)
 
         def ended(result: Any) -> None:
             self._exchanges -= 1

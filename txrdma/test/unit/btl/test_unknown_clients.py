@@ -6,6 +6,7 @@ import socket
 from random import Random
 from typing import Any
 from unittest import SkipTest
+from unittest.mock import patch
 
 from twisted.internet.address import IPv4Address
 from twisted.internet.task import Clock
@@ -164,6 +165,21 @@ class SilentTests(HostsCase):
         self.pause(connections.INTRODUCTION_SECONDS + 0.2)
         self.assertTrue(all(each.closed for each in silent))
         self.assertEqual((len(accepting.unintroduced), accepting._clientsOf), (0, {}))
+
+    def test_exception(self) -> None:
+        """A client whose exchange cannot begin is closed, and does not occupy it; others connect."""
+        accepting = connections._Accepting(self.hosts[1], self.hosts[1].device, Recorders(TagRecorder))
+        introduction = self.introduction(self.hosts[0]).encode()
+        for number, (owner, name) in enumerate(((PeerOpening, "__init__"), (PeerConnection, "connectionMade"))):
+            client = self.client(accepting, end := AccumulatingProtocol(), "192.0.2.66", 40_000 + number)
+            client.write(introduction)
+            with patch.object(owner, name, side_effect=ZeroDivisionError("a test's")):
+                self.wait(lambda end=end: end.closed)  # type: ignore[misc]  # a lambda
+            self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+            self.assertEqual((accepting._exchanges, accepting._exchangesOf), (0, {}))
+        opening = PeerOpening(self.hosts[0], self.hosts[0].device, Recorders(TagRecorder), True)
+        self.client(accepting, opening.lifeline, "192.0.2.1", 41_000)
+        self.outcome(opening.answer)
 
     def test_earlyBytes(self) -> None:
         """A client that sends much before its exchange begins is closed."""
