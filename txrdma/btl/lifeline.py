@@ -496,20 +496,26 @@ class PeerConnection(StreamProtocol):
             return
         self._timer.stop()
         self._ending.stop()
+        contained = partial(_log.failuresHandled, "{lifeline} still ends after an exception", lifeline=self)
         # Before the peer is removed, which fails all its messages.
         if self._validation is not None:
-            self._endPeer(self.peer)
+            with contained():
+                self._endPeer(self.peer)
         if self._receiveBuffers is not None:
-            self._receiveBuffers.close()
+            with contained():
+                self._receiveBuffers.close()
         if self._validation is not None and not self._isClean and self._failure is None:
             gone = "the peer's process has ended"
             self._failure = Failure(PeerLost(gone) if self.user is None else ConnectionLost(gone))
         # From here on nested calls, by events of the last turn, return at once.
         self._isOver = True
         if self._validation is not None:
-            self.module.forget(self.peer)
-            self.module.turn()  # report failures before the end, because the user is None afterwards
-        self._release()
+            with contained():
+                self.module.forget(self.peer)
+            with contained():
+                self.module.turn()  # report failures before the end, because the user is None afterwards
+        with contained():
+            self._release()
         failure, user = self._failure, self.user
         self.user = None
         if user is not None:

@@ -386,10 +386,12 @@ class ModulePort:
 
     def forget(self, peer: Peer) -> None:
         """Remove a peer without notifying it."""
-        self.core.lose(peer, "the connection has ended")
-        posted = tuple(each.posted for each in self._channels)
-        self._unneeded.append((posted, peer.context.handles))
-        self._closeHandles()
+        try:
+            self.core.lose(peer, "the connection has ended")
+        finally:
+            posted = tuple(each.posted for each in self._channels)
+            self._unneeded.append((posted, peer.context.handles))
+            self._closeHandles()
 
     def _closeHandles(self) -> None:
         """
@@ -402,7 +404,8 @@ class ModulePort:
             for each, posted in zip(self._channels, unneeded[0][0], strict=True)
         ):
             for handle in unneeded.popleft()[1]:
-                handle.close()
+                with _log.failuresHandled("{module} could not close an address handle", module=self):
+                    handle.close()
 
     def _setBack(self) -> None:
         """Let the timers be set again, because the reactor's are late: the system's clock was set back."""
@@ -454,21 +457,19 @@ class ModulePort:
         """Report events, send what can be sent, and schedule the next deadline."""
         if self._isBusy or self._isClosed:
             return
+        core, now = self.core, self.seconds()
+        packets, isReported = 0, True
         self._isBusy = True
-        core = self.core
         try:
-            now = self.seconds()
-            packets, isReported = 0, True
             while (isReported or core.hasEvents) and not self._isClosed:
                 isReported = self._reportEvents()
                 packets += self._send(now)  # answers carry the acknowledgement
         finally:
             self._isBusy = False
-        if self._isClosed:
-            return
-        if packets >= MOST_PACKETS or core.hasMoreLost:
-            self.turnLater()
-        self._schedule(core.deadline(), now)
+            if not self._isClosed:
+                if packets >= MOST_PACKETS or core.hasMoreLost:
+                    self.turnLater()
+                self._schedule(core.deadline(), now)
 
     def _handleBatch(
         self, channel: Channel, packets: Sequence[tuple[Source, memoryview, int]], completed: int = 0
@@ -583,10 +584,12 @@ class ModulePort:
 
     def _overdue(self) -> None:
         self._timer = None
-        self.poll()
-        if not self._isClosed:
-            self.core.expired(self.seconds())
-            self.turn()
+        try:
+            self.poll()
+            if not self._isClosed:
+                self.core.expired(self.seconds())
+        finally:
+            self.turn()  # it sets the next timer
 
     def _stopTimers(self) -> None:
         for each in (self._scheduledTurn, self._timer):

@@ -351,11 +351,15 @@ class Module(FastPath):
         if peer.state == REMOVED:
             return
         self._catchUp()  # acknowledged messages must not fail
+        if peer.state == REMOVED:
+            return  # because of an exception
         hasEnded = peer.state == ENDED
-        self._failAll(peer, reason)
-        self._forget(peer)
-        if not hasEnded:
-            self._events.append(PeerFailed(peer, reason, error))
+        try:
+            self._failAll(peer, reason)
+        finally:
+            if not hasEnded:
+                self._events.append(PeerFailed(peer, reason, error))
+            self._forget(peer)
 
     # Receiving
 
@@ -390,9 +394,19 @@ class Module(FastPath):
             if peer is not None or not self.expected.queue(segment.sender, channel, address, packet):
                 counters.unkRecvs += 1
             return
+        try:
+            self._process(peer, channel, segment, len(packet), now, codepoint)
+        except Exception as error:
+            self.lose(peer, "a packet of the peer could not be processed", error)
+
+    def _process(
+        self, peer: Peer, channel: int, segment: BTLSegment, length: int, now: float, codepoint: int
+    ) -> None:
+        """Process a packet of a peer, which has this length in bytes."""
+        counters = self.counters
         if self._earlyLimits and (limits := self._earlyLimits.get(peer)) is not None:
             # Until its address is validated, a peer gets a multiple of what it has sent.
-            limits.allowances[peer.pathOf(channel).number] += AMPLIFICATION * (OVERHEAD + len(packet))
+            limits.allowances[peer.pathOf(channel).number] += AMPLIFICATION * (OVERHEAD + length)
         peer.receivedAt, peer.answerOn = now, channel & ~1
         self._times.touch(peer)
         kind = segment.kind
@@ -427,11 +441,7 @@ class Module(FastPath):
             return
         relation = peer.received.classify(segment.sequence)
         if relation == NEW:
-            try:
-                self._accept(peer, segment, now)
-            except Exception as error:
-                self.lose(peer, "a segment of the peer could not be processed", error)
-                return
+            self._accept(peer, segment, now)
         else:
             self._discard(peer, segment, relation, now)
         if peer.received.isOwed:
@@ -451,21 +461,27 @@ class Module(FastPath):
         """Process the deferred acknowledgement."""
         deferred, self._deferred = self._deferred, None
         if deferred is not None and deferred[0].state != REMOVED:
-            peer, acknowledged, now = deferred
-            sent = peer.sent.arrivedNext(acknowledged, now)
-            if sent is None:
-                self._segmentsArrived(peer, peer.sent.piggybackReceived(acknowledged, now), now)
-                return
-            self._segmentArrived(peer, sent)
-            if peer.state != OPEN:
-                self._finish(peer, now)
-            if peer.usual or peer.urgent:
-                self._makeReady(peer)
-            else:
-                channels = sent.path.channels
-                hasOthers = bool(channels[1 - sent.channel].trail)
-                timeout = SHORTEST_TIMEOUT if hasOthers else channels[sent.channel].roundTrip.timeout
-                self._touch(peer, now + timeout)
+            try:
+                self._acknowledged(*deferred)
+            except Exception as error:
+                self.lose(deferred[0], "an acknowledgement of the peer could not be processed", error)
+
+    def _acknowledged(self, peer: Peer, acknowledged: int, now: float) -> None:
+        """Process an acknowledgement that a message has carried."""
+        sent = peer.sent.arrivedNext(acknowledged, now)
+        if sent is None:
+            self._segmentsArrived(peer, peer.sent.piggybackReceived(acknowledged, now), now)
+            return
+        self._segmentArrived(peer, sent)
+        if peer.state != OPEN:
+            self._finish(peer, now)
+        if peer.usual or peer.urgent:
+            self._makeReady(peer)
+        else:
+            channels = sent.path.channels
+            hasOthers = bool(channels[1 - sent.channel].trail)
+            timeout = SHORTEST_TIMEOUT if hasOthers else channels[sent.channel].roundTrip.timeout
+            self._touch(peer, now + timeout)
 
     def _discard(self, peer: Peer, segment: BTLSegment, relation: int, now: float) -> None:
         """Count a duplicate, or a segment beyond the window, and acknowledge what was received."""
@@ -657,14 +673,14 @@ class Module(FastPath):
 
     def _forget(self, peer: Peer) -> None:
         peer.state, peer.receiveBuffer, peer.localReceiveBuffer = REMOVED, None, None
+        del self._peers[peer.name]
+        self._earlyLimits.pop(peer, None)
+        self._owed.peers.pop(peer, None)
         peer.writing.clear()
         peer.written = 0
         peer.assembly.drop()
         peer.order.drop()
         peer.sent.drop()
-        del self._peers[peer.name]
-        self._earlyLimits.pop(peer, None)
-        self._owed.peers.pop(peer, None)
 
     # Timers
 
@@ -699,11 +715,11 @@ class Module(FastPath):
             for each in self._peers.values():
                 each.assembly.postpone(now)
         while (peer := self._times.take(now)) is not None:
-            if (due := peer.deadline(self._keepAlive)) is not None and due <= now:
-                try:
+            try:
+                if (due := peer.deadline(self._keepAlive)) is not None and due <= now:
                     self._expire(peer, now)
-                except Exception as error:
-                    self.lose(peer, "a timer of the peer failed", error)
+            except Exception as error:
+                self.lose(peer, "a timer of the peer failed", error)
 
     def _expire(self, peer: Peer, now: float) -> None:
         if peer.state >= PEER_CLOSED and peer.lingerUntil <= now:
@@ -774,7 +790,7 @@ class Module(FastPath):
         if self._owed.refusals:
             self._owed.sendRefusals(packets, self.credits)
         if self._owed.peers:
-            self._owed.sendAcknowledgements(packets, self.credits, now)
+            self._owed.sendAcknowledgements(packets, self.credits, now, self.lose)
         if self._earlyLimits:
             packets = [each for each in packets if self._isAllowed(each)]
         if not packets and self._deferred is not None:

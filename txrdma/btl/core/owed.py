@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from txrdma.btl.core.counters import ModuleCounters
@@ -65,8 +65,18 @@ class PendingAcks:
                 credits[peer.answerOn] -= 1
                 packets.append(Packet(peer, peer.answerOn, head, b""))
 
-    def sendAcknowledgements(self, packets: list[Packet], credits: list[int], now: float) -> None:
-        """Append the acknowledgements that are due, as far as there are credits."""
+    def sendAcknowledgements(
+        self,
+        packets: list[Packet],
+        credits: list[int],
+        now: float,
+        lose: Callable[[Peer, str, Exception], None],
+    ) -> None:
+        """
+        Append the acknowledgements that are due, as far as there are credits.
+
+        @param lose: called with a peer whose acknowledgement cannot be made, the reason, and the exception.
+        """
         isDue, self.hasBatchEnded = self.hasBatchEnded, False
         if now - self._since > SENDERS_SECONDS:
             self._period, self._since = self._period + 1, now
@@ -79,9 +89,13 @@ class PendingAcks:
             if credits[channel] <= 0:
                 self.hasBatchEnded = isDue  # so that it does not wait for the delay when credits return
                 continue
-            packets.append(Packet(peer, channel, *peer.acknowledgement(self._roomFor(peer))))
-            received.ackSent()
-            del self.peers[peer]
+            try:
+                packets.append(Packet(peer, channel, *peer.acknowledgement(self._roomFor(peer))))
+                received.ackSent()
+            except Exception as error:
+                lose(peer, "an acknowledgement to the peer could not be made", error)
+                continue
+            self.peers.pop(peer, None)
             credits[channel] -= 1
             self._counters.ackSends += 1
 

@@ -51,7 +51,10 @@ class Timetable:
         """Return the time at which L{take} may return a peer."""
         for peer in self._touched:
             peer.isTouched = False
-            at = peer.deadline(self._keepAlive)
+            try:
+                at = peer.deadline(self._keepAlive)
+            except Exception:
+                at = 0.0  # at once: whoever takes the peer computes its deadline again, and ends it
             if at is not None and (peer.wakeAt is None or at < peer.wakeAt):
                 peer.wakeAt = at
                 self._pushed += 1

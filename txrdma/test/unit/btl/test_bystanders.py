@@ -7,12 +7,17 @@ from unittest import SkipTest
 from unittest.mock import Mock
 
 from txrdma.btl.core import peer as peerModule
+from txrdma.btl.core.assembly import Assembly
+from txrdma.btl.core.module import Module
 from txrdma.btl.core.peer import Peer
 from txrdma.btl.core.regions import Regions
 from txrdma.btl.core.window import SendWindow
 from txrdma.btl.lifeline import PeerConnection
 from txrdma.btl.module import ModulePort
+from txrdma.soft.device import SoftAddressHandle
 from txrdma.test.support.btl.hosts import HostsCase, TAG, TagRecorder
+
+_COMPILED = (Assembly, Module, ModulePort, Peer, Regions, SendWindow)
 
 
 class BystanderTests(HostsCase):
@@ -24,7 +29,7 @@ class BystanderTests(HostsCase):
         self.bystanders = self.connected()
 
     def raiseOnce(self, owner: Any, name: str, isMeant: Any = lambda *_arguments: True) -> None:
-        if owner in (Peer, Regions, SendWindow) and not (peerModule.__file__ or "").endswith(".py"):
+        if owner in _COMPILED and not (peerModule.__file__ or "").endswith(".py"):
             raise SkipTest("compiled classes can't be patched")
         usual, raised = getattr(owner, name), list[bool]()
 
@@ -114,6 +119,74 @@ class BystanderTests(HostsCase):
         self.wait(lambda: lost.called and repeated.called)
         self.assertEqual(self.bystanders[1].tagged.pop(), (TAG, bytes(700)))
         self.assertContained()
+
+    def test_acknowledgement(self) -> None:
+        """An acknowledgement that cannot be processed, by itself or in a message, ends only its connection."""
+        for name in ("acknowledged", "arrivedNext"):
+            mine = self.client.transport._peer.sent
+            self.raiseOnce(SendWindow, name, lambda window, *_words, mine=mine: window is mine)
+            self.server.transport.setHandler(TAG, lambda data: self.server.transport.post(TAG, b"answer"))
+            for length in (700, 10_000):
+                self.client.transport.send(TAG, bytes(length)).addErrback(lambda failure: None)
+            self.assertContained()
+            self.client, self.server = self.connected()
+            for each in self.bystanders:
+                each.tagged.clear()
+
+    def test_ownAcknowledgement(self) -> None:
+        """An acknowledgement that cannot be made ends only its connection."""
+        mine = self.server.transport._peer
+        self.raiseOnce(Peer, "acknowledgement", lambda peer, _room: peer is mine)
+        self.client.transport.send(TAG, bytes(700)).addErrback(lambda failure: None)
+        self.assertContained()
+
+    def test_deadline(self) -> None:
+        """A peer whose deadline cannot be computed ends only its connection."""
+        mine, usual = self.client.transport._peer, Peer.deadline
+        self.raiseOnce(Peer, "deadline", lambda _peer, _seconds: False)  # skips compiled classes
+
+        def deadline(peer: Peer, keepAlive: float) -> float | None:
+            if peer is mine:
+                raise ZeroDivisionError("a test's")
+            return usual(peer, keepAlive)
+
+        self.patch(Peer, "deadline", deadline)
+        self.client.transport.send(TAG, bytes(700)).addErrback(lambda failure: None)
+        self.assertContained()
+
+    def test_removal(self) -> None:
+        """A connection ends, and releases everything, if its messages cannot be failed or its peer closed."""
+        for owner, name in ((Module, "_failAll"), (Assembly, "drop")):
+            self.raiseOnce(owner, name)
+            self.client.transport.abortConnection()
+            self.assertContained()
+            self.client, self.server = self.connected()
+            for each in self.bystanders:
+                each.tagged.clear()
+        for each in (self.client, self.bystanders[0]):
+            each.transport.loseConnection()
+        self.wait(lambda: self.server.lost and self.bystanders[1].lost)
+        self.assertNothingLeft()
+
+    def test_addressHandle(self) -> None:
+        """An address handle that the device cannot close affects no connection."""
+        module = self.lifeline(self.client).module
+        self.close(self.client, self.server)
+        self.raiseOnce(SoftAddressHandle, "close")
+        for each in module._channels:
+            each.completed = each.posted
+        module._closeHandles()
+        self.assertContained()
+
+    def test_nextTurn(self) -> None:
+        """Timers still expire after one of them has raised an exception that affects no peer."""
+        self.pause(1.0)
+        mine = self.lifeline(self.client).module
+        self.raiseOnce(ModulePort, "poll", lambda module: module is mine)
+        self.world.network.drop(lambda packet: len(packet.payload) > 500, 1)
+        sent = self.client.transport.send(TAG, bytes(700))
+        self.assertRaises(ZeroDivisionError, self.wait, lambda: sent.called)
+        self.outcome(sent, 5.0)
 
     def test_turnEnded(self) -> None:
         """A failure at the end of a reactor iteration ends only its connection."""
