@@ -423,6 +423,9 @@ class ConnectionManager:
         connection = self._connections.pop(managed, None)
         if connection is not None:
             connection.release()
+        answer = self._resolving.pop(managed, None)
+        if answer is not None:  # an exception, which is logged, has prevented the answer
+            answer.errback(DeviceUnavailable("the service could not be resolved"))
         self._endClaim(managed)
 
     def _resolved(self, managed: Managed, event: ServiceResolved | ServiceTimedOut) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import Final
 
 from twisted.logger import Logger
@@ -80,25 +81,24 @@ class DatagramQueuePair:
         self._shared: SharedCompletionQueue | None = None
         self._handles: OrderedDict[GID, IAddressHandle] = OrderedDict()
         self._free = list(range(SENDS))
-        self._undo: list[Callable[[], None]] = []
-        try:
+        with ExitStack() as undo:
             self.longest = int(adapter.mtuOf(self.port).bytes)
             self._stride = self.longest + _GRH
-            self._shared = adapter.reserve(SENDS + RECEIVES)
+            shared = self._shared = adapter.reserve(SENDS + RECEIVES)
+            undo.callback(lambda: adapter.detach(shared, getattr(self, "_pair", None), SENDS + RECEIVES))
+            undo.callback(self._closeHandles)
             memory = adapter.domain.allocateMemory((SENDS + RECEIVES) * self._stride, Access.LOCAL_WRITE)
             self._memory = memory
-            self._undo.append(memory.close)
-            queue, capacity = self._shared.queue, Capacity(SENDS, RECEIVES, 1, 1)
+            undo.callback(memory.close)
+            queue, capacity = shared.queue, Capacity(SENDS, RECEIVES, 1, 1)
             self._pair = adapter.domain.createQueuePair(QPKind.UD, queue, queue, capacity)
-            self._undo.append(self._pair.close)
-            adapter.attach(self._shared, self._pair, self)
+            undo.callback(self._pair.close)
+            adapter.attach(shared, self._pair, self)
             self._pair.modify(QPAttributes(state=QPState.INIT, pkeyIndex=0, port=self.port, qkey=QKEY))
             self._post(range(RECEIVES))
             self._pair.modify(QPAttributes(state=QPState.RTR))
             self._pair.modify(QPAttributes(state=QPState.RTS, sqPSN=0))
-        except BaseException:
-            self.close()
-            raise
+            self._closing = undo.pop_all()
 
     def __repr__(self) -> str:
         return f"<DatagramQueuePair {self.number:#x} at port {self.port}>"
@@ -201,13 +201,9 @@ class DatagramQueuePair:
 
     def close(self) -> None:
         """Close everything. Idempotent."""
-        shared, self._shared = self._shared, None
-        pair = getattr(self, "_pair", None)
-        for close in reversed(self._undo):
-            close()
-        self._undo.clear()
-        for handle in self._handles.values():
-            handle.close()
-        self._handles.clear()
-        if shared is not None:
-            self._adapter.detach(shared, pair, SENDS + RECEIVES)
+        self._shared = None
+        self._closing.close()
+
+    def _closeHandles(self) -> None:
+        while self._handles:
+            self._handles.popitem()[1].close()

@@ -8,6 +8,7 @@ reordered; each fits into one packet.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from secrets import randbelow
 from typing import Any, Final, overload, TYPE_CHECKING, TypeVar
 
@@ -137,18 +138,15 @@ class DatagramTransport:
         self.peer: DatagramPeer | None = None
         self.dropped = 0
         self._adapter, self._protocol = adapter, protocol
-        self._release = adapter.hold()
         self.isOpen = True
         self._queuePairs: list[DatagramQueuePair] = []
-        self._undo: list[Callable[[], None]] = []
-        try:
+        with ExitStack() as self._undo:
+            self._undo.callback(adapter.hold())
             for place in places:
-                self._queuePairs.append(
-                    DatagramQueuePair(adapter, place, self._received, self.loseConnection)
-                )
-        except BaseException:
-            self._close()
-            raise
+                queuePair = DatagramQueuePair(adapter, place, self._received, self.loseConnection)
+                self._undo.callback(queuePair.close)
+                self._queuePairs.append(queuePair)
+            self._undo = self._undo.pop_all()
         self.longest = min(each.longest for each in self._queuePairs)
 
     def __repr__(self) -> str:
@@ -234,12 +232,12 @@ class DatagramTransport:
 
     def whenClosed(self, call: Callable[[], None]) -> None:
         """Call a function when this transport is closed."""
-        self._undo.append(call)
+        self._undo.callback(call)
 
     def begin(self) -> None:
         """Start the protocol; an exception closes the transport without C{stopProtocol}."""
-        self._protocol.transport = self
         try:
+            self._protocol.transport = self
             self._protocol.startProtocol()
         except BaseException:
             self._close()
@@ -247,11 +245,12 @@ class DatagramTransport:
 
     def loseConnection(self) -> None:
         """Close the queue pairs, stop the protocol, and end its service, if it has one. Idempotent."""
-        if self._close():
-            try:
+        wasOpen = self.isOpen
+        with _log.failuresHandled("{transport} could not be closed completely", transport=self):
+            self._close()
+        if wasOpen:
+            with _log.failuresHandled("{transport}: stopProtocol raised an exception", transport=self):
                 self._protocol.stopProtocol()
-            except Exception:
-                _log.failure("{transport}: stopProtocol raised an exception", transport=self)
 
     def _received(self, data: bytes, source: GID, qpn: QPN, port: int) -> None:
         try:
@@ -260,16 +259,10 @@ class DatagramTransport:
             _log.failure("{transport} closes: datagramReceived raised an exception", transport=self)
             self.loseConnection()
 
-    def _close(self) -> bool:
-        """Close everything; return whether it was open."""
-        wasOpen, self.isOpen = self.isOpen, False
-        for close in reversed(self._undo):
-            close()
-        self._undo.clear()
-        for each in self._queuePairs:
-            each.close()
-        self._release()
-        return wasOpen
+    def _close(self) -> None:
+        """Close everything."""
+        self.isOpen = False
+        self._undo.close()
 
 
 @implementer(IMessageClientEndpoint)

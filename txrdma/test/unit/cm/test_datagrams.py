@@ -21,12 +21,14 @@ from txrdma.cm.connections.datagrams import (
 from txrdma.cm.errors import PeerSilent, Rejected
 from txrdma.cm.layouts.ipcm import IPAddresses
 from txrdma.cm.layouts.messages import RejectReason, SIDRREP, SIDRREQ, SIDRStatus
+from txrdma.cm.manager import ConnectionManager
 from txrdma.error import DeviceUnavailable, InvalidRequest, Refused, ResourceExhausted
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID, QPN
 from txrdma.iba.verbs import QPKind
 from txrdma.messages.protocol import MessageFactory
-from txrdma.soft.device import SoftProtectionDomain
+from txrdma.soft.core.queuepair import SoftQueuePair
+from txrdma.soft.device import SoftAddressHandle, SoftProtectionDomain
 from txrdma.test.support.cm.messaging import MessagingCase
 
 
@@ -51,6 +53,12 @@ class DatagramRecorder(DatagramProtocol):
 class Failing(DatagramRecorder):
     def datagramReceived(self, data: bytes, peer: DatagramPeer) -> None:
         raise RuntimeError("a test's")
+
+
+class Untransported(DatagramRecorder):
+    """A protocol whose transport cannot be set."""
+
+    transport = property(lambda _: None)  # type: ignore[assignment]  # on purpose
 
 
 class DatagramTests(MessagingCase):
@@ -94,6 +102,41 @@ class DatagramTests(MessagingCase):
         port.stopListening()
         self.assertEqual(self.service.calls, ["start", "stop"])
         clients[0].transport.write(b"too late")
+        self.assertNothingLeft()
+
+    def test_errorInClosing(self) -> None:
+        """A transport whose closing raises an exception releases the rest, and stops its protocol."""
+        for owner, name in ((SoftQueuePair, "close"), (SoftAddressHandle, "close"), (Adapter, "detach")):
+            usual, errors = getattr(owner, name), list[Exception]()
+
+            def replacement(*arguments: Any, usual: Any = usual, errors: list[Exception] = errors) -> None:
+                usual(*arguments)
+                if errors:
+                    raise errors.pop()
+
+            self.patch(owner, name, replacement)
+            self.service = DatagramRecorder()
+            self.listening()
+            client = self.result(self.asking())
+            client.transport.write(b"hello")
+            errors.append(ZeroDivisionError("simulated"))
+            self.finish(client)
+            self.assertEqual((client.calls, self.service.calls), (["start", "stop"],) * 2, owner)
+            self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1, owner)
+
+    def test_errorInAnswer(self) -> None:
+        """A client fails if an exception prevents that its service's answer is processed."""
+        self.listening()
+        self.patch(ConnectionManager, "_resolved", Mock(side_effect=ZeroDivisionError("simulated")))
+        self.failure(self.asking(), DeviceUnavailable)
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+        self.assertNothingLeft()
+
+    def test_unsuitableProtocol(self) -> None:
+        """A client fails, without a queue pair that stays, if its protocol accepts no transport."""
+        self.listening()
+        factory = MessageFactory(Untransported)
+        self.failure(self.connectTo(factory, DatagramClientEndpoint, port=7471), AttributeError)
         self.assertNothingLeft()
 
     def test_longestDatagramArrives(self) -> None:
