@@ -130,9 +130,8 @@ class Inbox:
         queue.flow.receive(len(data))
         requests = queue.requests
         if requests and not queue.messages and requests[0].fits(len(data)):
-            request = requests.popleft()
             self._countHandled(tag, queue, len(data))
-            request.fire(data)
+            requests.popleft().fire(data)
             return
         self._append(queue, [bytes(data)], len(data))
         self._serve(tag, queue)  # after it is queued: an errback may set a handler, which gets it
@@ -174,18 +173,17 @@ class Inbox:
         """Report queued messages to requests."""
         requests, messages = queue.requests, queue.messages
         while requests and messages:
-            request = requests.popleft()
+            request = requests[0]
             if request.isForAll:
                 received = list(messages)
                 messages.clear()
                 length = sum(map(len, received)) + (len(received) - 1) * MESSAGE
                 self._bytes -= length + MESSAGE
                 self._countHandled(tag, queue, length)
-                request.outcome.callback(received)
-            elif request.fits(len(messages[0])):
-                request.fire(self._take(tag, queue))
+                requests.popleft().outcome.callback(received)
             else:
-                request.fire(messages[0])
+                data = self._take(tag, queue) if request.fits(len(messages[0])) else messages[0]
+                requests.popleft().fire(data)
 
     def _take(self, tag: int, queue: _TagQueue) -> bytes:
         """Remove and return the first queued message of a tag."""

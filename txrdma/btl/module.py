@@ -20,11 +20,11 @@ from twisted.python.failure import Failure
 
 from txrdma.btl import status
 from txrdma.btl.channels import BatchHandler, bufferBytes, Channel, Source, sourceOf
-from txrdma.btl.core.events import Event, Packet
+from txrdma.btl.core.events import Event, Packet, PeerFailed
 from txrdma.btl.core.marks import ECT, NOT_ECT
 from txrdma.btl.core.module import COMMAND_MTU, Module, MOST_PACKETS
 from txrdma.btl.core.path import COMMAND, DATA
-from txrdma.btl.core.peer import Peer
+from txrdma.btl.core.peer import ENDED, Peer
 from txrdma.error import DeviceUnavailable, InvalidRequest, ResourceExhausted
 from txrdma.iba.types import GID, LID, MACAddress, MTU, QPN
 from txrdma.iba.verbs import AddressVector, Buffer, usualGID
@@ -512,8 +512,11 @@ class ModulePort:
 
     def _failed(self, peer: Peer) -> None:
         """Log the current exception, and close the peer whose user has raised it."""
-        _log.failure("{module}: an event could not be processed; its connection ends", module=self)
-        self.core.lose(peer, "an event could not be processed")
+        reason = "an event could not be processed"
+        _log.failure(f"{{module}}: {reason}; its connection ends", module=self)
+        if peer.state >= ENDED:  # then C{lose} reports nothing
+            peer.context.program.handleEvent(PeerFailed(peer, reason, None))
+        self.core.lose(peer, reason)
 
     def _reportEvents(self) -> bool:
         """Report events to the users of their peers. Return whether there were any."""

@@ -425,7 +425,7 @@ class RemoteReceiveBuffers:
     def close(self) -> None:
         """Release the receive buffers of both ends; may be called twice."""
         self._isClosed = True
-        self._stop()
-        self._peer.receiveBuffer = self._peer.localReceiveBuffer = None
-        self._closing.close()
+        with self._closing:
+            self._stop()
+            self._peer.receiveBuffer = self._peer.localReceiveBuffer = None
         self._stopWaiting()

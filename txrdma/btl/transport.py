@@ -585,13 +585,12 @@ class BTLMessageTransport(MessageTransport):
         for done in failed:
             if done is not None:
                 self._call(cast(Done, done), error)
-        self._memory.close()
         ready, self._ready = self._ready, []
         for each in ready:
             each.errback(error)
-        self._inbox.end(error)
-        self._caller.end(error)
-        self._answerer.end()
+        ends = partial(self._inbox.end, error), partial(self._caller.end, error), self._answerer.end
+        for end in (self._memory.close, *ends):
+            self._call(end)
         if self.progressed is not None or reason.check(ConnectionDone) is None:
             self._isPaused = False
         self._reason = reason

@@ -12,12 +12,16 @@ from txrdma.btl.core.module import Module
 from txrdma.btl.core.peer import Peer
 from txrdma.btl.core.regions import Regions
 from txrdma.btl.core.window import SendWindow
+from txrdma.btl.errors import MessageFailed
+from txrdma.btl.inbox import Inbox
 from txrdma.btl.lifeline import PeerConnection
+from txrdma.btl.memory import ConnectionMemory
 from txrdma.btl.module import ModulePort
+from txrdma.btl.receivebuffers import RemoteReceiveBuffers
 from txrdma.soft.device import SoftAddressHandle
 from txrdma.test.support.btl.hosts import HostsCase, TAG, TagRecorder
 
-_COMPILED = (Assembly, Module, ModulePort, Peer, Regions, SendWindow)
+_COMPILED = (Assembly, Inbox, Module, ModulePort, Peer, Regions, SendWindow)
 
 
 class BystanderTests(HostsCase):
@@ -167,6 +171,36 @@ class BystanderTests(HostsCase):
             each.transport.loseConnection()
         self.wait(lambda: self.server.lost and self.bystanders[1].lost)
         self.assertNothingLeft()
+
+    def test_close(self) -> None:
+        """A connection ends at both ends if an exception is raised when the peer has closed."""
+        self.raiseOnce(PeerConnection, "_sendClose")
+        self.client.transport.loseConnection()
+        self.assertContained()
+
+    def test_end(self) -> None:
+        """A protocol gets connectionLost if its requests or memory cannot be ended, and nothing is left."""
+        for owner, name in ((Inbox, "end"), (ConnectionMemory, "close"), (RemoteReceiveBuffers, "_stop")):
+            self.outcome(self.client.transport.send(TAG, bytes(1 << 20)))
+            self.server.tagged.clear()
+            self.raiseOnce(owner, name)
+            self.client.transport.loseConnection()
+            self.assertContained()
+            self.client, self.server = self.connected()
+            for each in self.bystanders:
+                each.tagged.clear()
+        for each in (self.client, self.bystanders[0]):
+            each.transport.loseConnection()
+        self.wait(lambda: self.server.lost and self.bystanders[1].lost)
+        self.assertNothingLeft()
+
+    def test_receive(self) -> None:
+        """A request for a message fails if an exception prevents that the message is counted."""
+        self.raiseOnce(Inbox, "_countHandled")
+        received = self.server.transport.receive(7)
+        self.client.transport.post(7, b"message")
+        self.assertContained()
+        self.failureResultOf(received, MessageFailed)
 
     def test_addressHandle(self) -> None:
         """An address handle that the device cannot close affects no connection."""
