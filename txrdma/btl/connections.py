@@ -106,9 +106,13 @@ class PeerOpening:
             return None
         if self.answer.called:
             return None  # the factory cancelled the attempt
-        transport = BTLMessageTransport(lifeline, protocol)
-        lifeline.user = transport  # first: makeConnection may send and close
-        transport.begin(self._reactor)
+        try:
+            transport = BTLMessageTransport(lifeline, protocol)
+            lifeline.user = transport  # first: makeConnection may send and close
+            transport.begin(self._reactor)
+        except Exception:
+            self._failed(Failure())
+            return None
         if not self.answer.called:
             self.answer.callback(protocol)
         return transport

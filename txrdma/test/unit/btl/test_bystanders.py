@@ -24,6 +24,19 @@ from txrdma.test.support.btl.hosts import HostsCase, TAG, TagRecorder
 _COMPILED = (Assembly, Inbox, Module, ModulePort, Peer, Regions, SendWindow)
 
 
+class Attribute:
+    """An attribute whose own attributes cannot be read."""
+
+    def __getattr__(self, name: str) -> None:
+        raise ZeroDivisionError("a test's")
+
+
+class Unreadable(TagRecorder):
+    """A protocol with such an attribute."""
+
+    attribute = Attribute()
+
+
 class BystanderTests(HostsCase):
     """An exception ends only the connection in which it is raised."""
 
@@ -170,6 +183,23 @@ class BystanderTests(HostsCase):
         for each in (self.client, self.bystanders[0]):
             each.transport.loseConnection()
         self.wait(lambda: self.server.lost and self.bystanders[1].lost)
+        self.assertNothingLeft()
+
+    def test_begin(self) -> None:
+        """Both ends fail if the transport of one cannot begin, for example because of its protocol."""
+        for isServer in (False, True):
+            failing, other = Unreadable(), TagRecorder()
+            ends = (other, failing) if isServer else (failing, other)
+            answers = [opening.answer for opening in self.open(*ends)]
+            self.outcome(answers[isServer].addErrback(lambda failure: failure.trap(ZeroDivisionError)))
+            self.outcome(answers[not isServer].addErrback(lambda _: None))
+            self.wait(lambda other=other: other.lost or not other.isMade)  # type: ignore[misc]  # a lambda
+            self.assertFalse(failing.isMade)
+        one, other = self.bystanders
+        self.outcome(one.transport.send(TAG, b"well"))
+        for each in (self.client, one):
+            each.transport.loseConnection()
+        self.wait(lambda: self.server.lost and other.lost)
         self.assertNothingLeft()
 
     def test_close(self) -> None:
