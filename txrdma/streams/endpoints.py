@@ -80,7 +80,7 @@ class StreamAttempt(Generic[MessageEndT]):
         self.protocol = protocol
 
     def _started(self, _: object) -> IProtocol:
-        """Return the protocol, unless an exception, which is logged, has prevented the start of the stream."""
+        """Return the protocol, unless an exception, which is logged, has prevented its start."""
         if not self._isConnected:
             raise ConnectError(string="the stream could not be started")
         return self.protocol

@@ -138,7 +138,7 @@ class BystanderTests(HostsCase):
         self.assertContained()
 
     def test_acknowledgement(self) -> None:
-        """An acknowledgement that cannot be processed, by itself or in a message, ends only its connection."""
+        """An acknowledgement that cannot be processed, alone or in a message, ends only its connection."""
         for name in ("acknowledged", "arrivedNext"):
             mine = self.client.transport._peer.sent
             self.raiseOnce(SendWindow, name, lambda window, *_words, mine=mine: window is mine)

@@ -170,7 +170,9 @@ class SilentTests(HostsCase):
         """A client whose exchange cannot begin is closed, and does not occupy it; others connect."""
         accepting = connections._Accepting(self.hosts[1], self.hosts[1].device, Recorders(TagRecorder))
         introduction = self.introduction(self.hosts[0]).encode()
-        for number, (owner, name) in enumerate(((PeerOpening, "__init__"), (PeerConnection, "connectionMade"))):
+        for number, (owner, name) in enumerate(
+            ((PeerOpening, "__init__"), (PeerConnection, "connectionMade"))
+        ):
             client = self.client(accepting, end := AccumulatingProtocol(), "192.0.2.66", 40_000 + number)
             client.write(introduction)
             with patch.object(owner, name, side_effect=ZeroDivisionError("a test's")):

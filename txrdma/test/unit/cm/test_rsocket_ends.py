@@ -347,7 +347,7 @@ class ExceptionTests(MessagingCase):
         self.patch(owner, name, property(replacement) if isinstance(usual, property) else replacement)
 
     def assertContained(self) -> None:
-        """Assert that the exception was logged once, that the other stream works, and that nothing is left."""
+        """Assert that the exception was logged once, that the other stream works, and nothing is left."""
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
         self.bystander.transport.write(b"still open")
         self.wait(lambda: self.peer.received == b"still open")
