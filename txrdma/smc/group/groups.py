@@ -440,7 +440,8 @@ class LinkGroups:
         for device in self._resting:
             device.wake()
         for group in self.groups():
-            group.wake()
+            with _log.failuresHandled("{group} has not returned to the reactor", group=group):
+                group.wake()
 
     # The end of the process
 

@@ -18,6 +18,7 @@ from txrdma.iba.verbs import AsyncEventKind
 from txrdma.smc.flow import flow
 from txrdma.smc.group import group as groupModule
 from txrdma.smc.group.attachment import WINDOW
+from txrdma.smc.group.group import LinkGroup
 from txrdma.smc.group.groups import linkGroups
 from txrdma.smc.group.link import Link
 from txrdma.smc.handshake.outcomes import Outcomes
@@ -476,6 +477,17 @@ class HandshakeTests(RaceTestCase):
             self.until(lambda: len(self.onlyLink(self.server).members) == 1)
         bystander.transport.write(b"still here")
         self.until(lambda: peer.received == b"still here")
+
+    def test_wake(self) -> None:
+        """A link group that cannot return to the reactor does not prevent connections, nor end its own."""
+        bystander, peer = self.pair()
+        with patch.object(LinkGroup, "_reschedule", side_effect=Broken("wake")):
+            here, there, _sockets = self.connect()
+        self.assertGreater(len(self.flushLoggedErrors(Broken)), 0)
+        self.until(lambda: here.mode and there.mode)
+        for stream, other in ((bystander, peer), (here, there)):
+            stream.transport.write(b"still here")
+            self.until(lambda other=other: other.received == b"still here")  # type: ignore[misc]  # a lambda
 
     def onlyLink(self, host: Host) -> Link:
         [link] = linkGroups(host, DEVICE).links()
