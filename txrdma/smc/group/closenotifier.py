@@ -48,7 +48,11 @@ class CloseNotifier:
             self._timer.ensure(0, self._watch)
 
     def _watch(self) -> None:
-        self._reactor.addReader(self)  # again: other code may have removed all readers
+        try:
+            self._reactor.addReader(self)  # again: other code may have removed all readers
+        except Exception:  # such as ENOSPC of epoll
+            _log.failure("the ends of SMC-R connections are reported at once, as their reader can't be added")
+            self.notify()
 
     def _isOpen(self) -> bool:
         if self._descriptor < 0:

@@ -524,10 +524,12 @@ class Stream:
         flow = self.flow
         flow.drop()
         self.disconnected = flow.discardsInput = True  # drop what is still received
-        self.link.group.linger(self)
-        self._mayCloseTCP(how)
-        if self._transport is not None:
-            self.link.groups.closeNotifier.add(self._notify)
+        try:
+            self.link.group.linger(self)
+            self._mayCloseTCP(how)
+        finally:
+            if self._transport is not None:
+                self.link.groups.closeNotifier.add(self._notify)
 
     def _notify(self) -> None:
         """Call C{connectionLost} of the application, and end the use of the reactor."""

@@ -489,6 +489,18 @@ class HandshakeTests(RaceTestCase):
             stream.transport.write(b"still here")
             self.until(lambda other=other: other.received == b"still here")  # type: ignore[misc]  # a lambda
 
+    def test_linger(self) -> None:
+        """Both ends of a connection end although its link group cannot wait for the peer."""
+        bystander, peer = self.pair()
+        here, there = self.pair()
+        with patch.object(LinkGroup, "linger", side_effect=[Broken("linger"), None]):
+            here.transport.loseConnection()
+            there.transport.loseConnection()
+            self.until(lambda: here.reason and there.reason)
+        self.assertEqual(len(self.flushLoggedErrors(Broken)), 1)
+        bystander.transport.write(b"still here")
+        self.until(lambda: peer.received == b"still here")
+
     def onlyLink(self, host: Host) -> Link:
         [link] = linkGroups(host, DEVICE).links()
         return link

@@ -5,7 +5,9 @@ L{txrdma.smc.group.closenotifier}: delayed calls run before the end, wherever th
 from __future__ import annotations
 
 from collections.abc import Callable
+from errno import ENOSPC
 from typing import Any, cast
+from unittest.mock import Mock
 
 from twisted.internet.testing import MemoryReactorClock
 from twisted.trial.unittest import SynchronousTestCase
@@ -62,6 +64,14 @@ class EndingsTests(SynchronousTestCase):
         self.closeNotifier.add(lambda: self.reported.append("second"))
         self.assertEqual(self.reported, ["first", "second"])
         self.assertEqual((self.reactor.getReaders(), self.reactor.getDelayedCalls()), ([], []))
+
+    def test_refusedReader(self) -> None:
+        """Ends are reported although the reactor cannot watch another descriptor."""
+        self.patch(self.reactor, "addReader", Mock(side_effect=OSError(ENOSPC, "no space left")))
+        self.happen()
+        self.turn()
+        self.assertEqual(self.reported, ["delayed", "ended"])
+        self.assertEqual(len(self.flushLoggedErrors(OSError)), 1)
 
     def test_clearedReactorReportsWithNextEnd(self) -> None:
         for _ in range(2):
