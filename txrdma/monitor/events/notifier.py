@@ -205,9 +205,12 @@ class Notifier:
         with self._loop.step("storing"):
             await self._store(events, self._mustStore)
         self._due.clear()
-        await self._store([event for queue, numbered in queued for event in queue.admit(numbered)])
-        for queue, _numbered in queued:
-            queue.send()
+        dropped: list[FabricEvent] = []
+        for queue, numbered in queued:
+            with self._loop.step(queue.channel.name):
+                dropped += queue.admit(numbered)
+                queue.send()
+        await self._store(dropped)
         return True
 
 

@@ -13,6 +13,7 @@ from email import message_from_bytes
 from errno import ENOSPC
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
@@ -95,6 +96,18 @@ class NotifierTests(SynchronousTestCase):
             self.assertEqual(self.channel.output(), [[(one, "width", "leaf 1")] for one in expected], steps)
             notifier.stop()
             self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_failingQueue(self) -> None:
+        """An alert that one channel's queue cannot accept is sent by the others."""
+        channels = [RecordingOutlet(name) for name in ("first", "second", "third")]
+        notifier = Notifier(self.clock, AlertRules(0.0, 0.0), channels)
+        self.addCleanup(notifier.stop)
+        notifier.start()
+        self.patch(notifier._queues[1], "admit", Mock(side_effect=ZeroDivisionError("simulated")))
+        notifier.findingChanged(Raised(entryOf()))
+        self.clock.advance(100.0)
+        self.assertEqual([channel.wheres() for channel in channels], [["leaf 1"], [], ["leaf 1"]])
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
 
     def test_unsure(self) -> None:
         """Alerts are queued while another process may be sending them; repetitions are not sent."""
