@@ -309,9 +309,10 @@ class StreamConnection(Generic[CoreT, CarrierT]):
                     break
         except Exception:
             _log.failure("{end} ends because of an unexpected exception", end=self)
-            self._giveUp(Failure(ConnectionLost("an unexpected exception")))
+            failure = Failure(ConnectionLost("an unexpected exception"))
+            self._giveUp(failure)
             if self._transport is None:
-                self._end(self._failure)
+                self._end(failure)
         finally:
             self._isBusy = False
 
