@@ -58,7 +58,7 @@ class Failing(DatagramRecorder):
 class Untransported(DatagramRecorder):
     """A protocol whose transport cannot be set."""
 
-    transport = property(lambda _: None)  # type: ignore[assignment]  # on purpose
+    transport = property(lambda _: None)
 
 
 class DatagramTests(MessagingCase):

@@ -327,12 +327,12 @@ class ExceptionTests(MessagingCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.made = Recorders(Recorder)
-        self.listenAt(self.made, RSocketServerEndpoint, options=_UNPROBED)
+        self.accepted = Recorders(Recorder)
+        self.listenAt(self.accepted, RSocketServerEndpoint, options=_UNPROBED)
         self.bystander, self.peer = self.pair()
 
     def pair(self) -> tuple[Recorder, Recorder]:
-        server = self.made.next()
+        server = self.accepted.next()
         client = self.result(self.connectTo(*_CLIENT, options=_UNPROBED))
         return client, self.result(server)
 
