@@ -12,6 +12,7 @@ from unittest import mock
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.btl import lifeline as lifelineModule
+from txrdma.btl.introductions import checkVersion
 from txrdma.error import WireError
 from txrdma.testing.hostile.btl import BTLScenario, resized
 from txrdma.testing.hostile.plans import HostilePlan, Kind, Mutation
@@ -105,8 +106,17 @@ class PlanTests(SynchronousTestCase):
         mutations = (Mutation("TCP", 0, Kind.CHANGED, 1, 0, 0xFF),)
         plan = HostilePlan(**{**vars(BTLScenario.draw(1)), "mutations": mutations})
         playHostile(BTLScenario, plan)
-        with mock.patch.object(lifelineModule, "RDMAError", ZeroDivisionError):
-            self.assertRaises(WireError, playHostile, BTLScenario, plan)
+        real = checkVersion
+
+        def check(magic: int, version: int) -> None:
+            try:
+                real(magic, version)
+            except WireError:
+                raise ZeroDivisionError("an unexpected exception") from None
+
+        with mock.patch.object(lifelineModule, "checkVersion", check):
+            self.assertRaisesRegex(Violation, "unexpected exception", playHostile, BTLScenario, plan)
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
 
     def test_memory(self) -> None:
         """Memory that a simulation leaks is detected."""
