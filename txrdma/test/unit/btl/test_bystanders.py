@@ -68,6 +68,19 @@ class BystanderTests(HostsCase):
             self.assertEqual(there.tagged, [(TAG, b"well")])
         self.assertFalse(one.lost or other.lost)
 
+    def connectAgain(self) -> None:
+        """Replace the connection that has ended."""
+        self.client, self.server = self.connected()
+        for each in self.bystanders:
+            each.tagged.clear()
+
+    def closeAll(self) -> None:
+        """Close both connections, and assert that nothing is left."""
+        for each in (self.client, self.bystanders[0]):
+            each.transport.loseConnection()
+        self.wait(lambda: self.server.lost and self.bystanders[1].lost)
+        self.assertNothingLeft()
+
     def test_cut(self) -> None:
         """A segment that cannot be created ends only its connection."""
         mine = self.client.transport._peer
@@ -95,9 +108,7 @@ class BystanderTests(HostsCase):
                 sent = self.client.transport.send(TAG, bytes(700))
                 sent.addErrback(lambda failure: None)
             self.assertContained()
-            self.client, self.server = self.connected()
-            for each in self.bystanders:
-                each.tagged.clear()
+            self.connectAgain()
 
     def test_eventOfFastPath(self) -> None:
         """A message that the fast path cannot deliver ends only its connection."""
@@ -146,9 +157,7 @@ class BystanderTests(HostsCase):
             for length in (700, 10_000):
                 self.client.transport.send(TAG, bytes(length)).addErrback(lambda failure: None)
             self.assertContained()
-            self.client, self.server = self.connected()
-            for each in self.bystanders:
-                each.tagged.clear()
+            self.connectAgain()
 
     def test_ownAcknowledgement(self) -> None:
         """An acknowledgement that cannot be made ends only its connection."""
@@ -177,13 +186,8 @@ class BystanderTests(HostsCase):
             self.raiseOnce(owner, name)
             self.client.transport.abortConnection()
             self.assertContained()
-            self.client, self.server = self.connected()
-            for each in self.bystanders:
-                each.tagged.clear()
-        for each in (self.client, self.bystanders[0]):
-            each.transport.loseConnection()
-        self.wait(lambda: self.server.lost and self.bystanders[1].lost)
-        self.assertNothingLeft()
+            self.connectAgain()
+        self.closeAll()
 
     def test_begin(self) -> None:
         """Both ends fail if the transport of one cannot begin, for example because of its protocol."""
@@ -216,13 +220,8 @@ class BystanderTests(HostsCase):
             self.raiseOnce(owner, name)
             self.client.transport.loseConnection()
             self.assertContained()
-            self.client, self.server = self.connected()
-            for each in self.bystanders:
-                each.tagged.clear()
-        for each in (self.client, self.bystanders[0]):
-            each.transport.loseConnection()
-        self.wait(lambda: self.server.lost and self.bystanders[1].lost)
-        self.assertNothingLeft()
+            self.connectAgain()
+        self.closeAll()
 
     def test_receive(self) -> None:
         """A request for a message fails if an exception prevents that the message is counted."""
