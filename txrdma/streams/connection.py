@@ -312,7 +312,7 @@ class StreamConnection(Generic[CoreT, CarrierT]):
             failure = Failure(ConnectionLost("an unexpected exception"))
             self._giveUp(failure)
             if self._transport is None:
-                self._end(failure)
+                self._maybeEnd(failure)
         finally:
             self._isBusy = False
 

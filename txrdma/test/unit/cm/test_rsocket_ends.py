@@ -12,6 +12,7 @@ from twisted.internet.error import CannotListenError, ConnectError, ConnectionDo
 from twisted.internet.protocol import Factory
 from twisted.trial.unittest import SynchronousTestCase
 
+from txrdma.cm.connections.adapter import Adapter
 from txrdma.cm.connections.transport import RDMATransport
 from txrdma.cm.rsocket import endpoints, stream
 from txrdma.cm.rsocket._core import RSocket, Sizes
@@ -27,6 +28,7 @@ from txrdma.cm.terms import Terms
 from txrdma.error import InvalidRequest, ResourceExhausted
 from txrdma.iba.headers import Opcode
 from txrdma.kit.forwardclock import sharedForwardClock
+from txrdma.streams._lifecycle import StreamLife
 from txrdma.streams.connection import StreamConnection
 from txrdma.test.support.cm.messaging import MessagingCase, PORT
 from txrdma.testing.protocols import ProducerRecorder, Recorder, Recorders
@@ -367,6 +369,23 @@ class ExceptionTests(MessagingCase):
 
     def test_endOfConnection(self) -> None:
         self.check(RSocket, "isDelivered")
+
+    def test_afterEndOfConnection(self) -> None:
+        """An exception after the message connection has ended keeps no adapter open."""
+        usual, raised = StreamLife.next, list[bool]()
+
+        def next(life: StreamLife, directions: Any, *arguments: Any) -> Any:
+            if directions is None and not raised:
+                raised.append(True)
+                raise ZeroDivisionError("simulated")
+            return usual(life, directions, *arguments)
+
+        self.patch(StreamLife, "next", next)
+        self.patch(Adapter, "holdUntilReported", Adapter.hold)  # as for an adapter that owns its device
+        client, server = self.pair()
+        client.transport.loseConnection()
+        self.wait(lambda: client.lost.called and server.lost.called)
+        self.assertContained()
 
     def test_privateDataOfDREQ(self) -> None:
         self.check(RSocketEnd, "peerClosed")
