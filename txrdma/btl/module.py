@@ -386,12 +386,10 @@ class ModulePort:
 
     def forget(self, peer: Peer) -> None:
         """Remove a peer without notifying it."""
-        try:
-            self.core.lose(peer, "the connection has ended")
-        finally:
-            posted = tuple(each.posted for each in self._channels)
-            self._unneeded.append((posted, peer.context.handles))
-            self._closeHandles()
+        self.core.lose(peer, "the connection has ended")
+        posted = tuple(each.posted for each in self._channels)
+        self._unneeded.append((posted, peer.context.handles))
+        self._closeHandles()
 
     def _closeHandles(self) -> None:
         """

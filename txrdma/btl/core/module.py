@@ -344,22 +344,24 @@ class Module(FastPath):
 
     def lose(self, peer: Peer, reason: str, error: Exception | None = None) -> None:
         """
-        Give up a peer: its messages fail, and nothing is sent to it any more.
+        Give up a peer: its messages fail, and nothing is sent to it any more. An exception is not raised, but
+        reported.
 
-        @param error: an exception that affects only this peer; L{PeerFailed} carries it.
+        @param error: an exception that affects only this peer; L{PeerFailed} carries it, even after the end.
         """
-        if peer.state == REMOVED:
-            return
-        self._catchUp()  # acknowledged messages must not fail
-        if peer.state == REMOVED:
-            return  # because of an exception
-        hasEnded = peer.state == ENDED
-        try:
-            self._failAll(peer, reason)
-        finally:
-            if not hasEnded:
-                self._events.append(PeerFailed(peer, reason, error))
-            self._forget(peer)
+        if peer.state != REMOVED:
+            self._catchUp()  # acknowledged messages must not fail
+        isOver = peer.state >= ENDED  # or REMOVED, because of an exception
+        if peer.state != REMOVED:
+            try:
+                try:
+                    self._failAll(peer, reason)
+                finally:
+                    self._forget(peer)
+            except Exception as another:
+                error = error or another
+        if error is not None or not isOver:
+            self._events.append(PeerFailed(peer, reason, error))
 
     # Receiving
 

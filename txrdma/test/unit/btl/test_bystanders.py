@@ -9,7 +9,7 @@ from unittest.mock import Mock
 from txrdma.btl.core import peer as peerModule
 from txrdma.btl.core.assembly import Assembly
 from txrdma.btl.core.module import Module
-from txrdma.btl.core.peer import Peer
+from txrdma.btl.core.peer import ENDED, Peer
 from txrdma.btl.core.regions import Regions
 from txrdma.btl.core.window import SendWindow
 from txrdma.btl.errors import MessageFailed
@@ -188,6 +188,32 @@ class BystanderTests(HostsCase):
             self.assertContained()
             self.connectAgain()
         self.closeAll()
+
+    def test_removalByTimer(self) -> None:
+        """An exception while a timer removes a peer is logged, and ends only its connection."""
+        peer = self.client.transport._peer
+        mine, usual = peer.sent, SendWindow.expired
+        self.raiseOnce(Module, "_failAll", lambda _module, each, _reason: each is peer)
+        self.patch(SendWindow, "expired", lambda window, now: window is mine or usual(window, now))
+        self.world.network.drop(lambda packet: len(packet.payload) > 500, 1)
+        self.client.transport.send(TAG, bytes(700)).addErrback(lambda failure: None)
+        self.assertContained()
+
+    def test_removalAfterException(self) -> None:
+        """A second exception, while a peer is removed because of a first one, ends only its connection."""
+        peer = self.server.transport._peer
+        self.raiseOnce(Module, "_accept", lambda _module, each, *_words: each is peer)
+        self.raiseOnce(Module, "_failAll", lambda _module, each, _reason: each is peer)
+        self.client.transport.send(TAG, bytes(700)).addErrback(lambda failure: None)
+        self.assertContained()
+
+    def test_afterEnd(self) -> None:
+        """An exception that is raised by a packet after the end of a peer is logged."""
+        peer = self.server.transport._peer
+        peer.state = ENDED
+        self.raiseOnce(Module, "_accept", lambda _module, each, *_words: each is peer)
+        self.client.transport.send(TAG, bytes(700)).addErrback(lambda failure: None)
+        self.assertContained()
 
     def test_begin(self) -> None:
         """Both ends fail if the transport of one cannot begin, for example because of its protocol."""
