@@ -513,7 +513,8 @@ class ModulePort:
         reason = "an event could not be processed"
         _log.failure(f"{{module}}: {reason}; its connection ends", module=self)
         if peer.state >= ENDED:  # then C{lose} reports nothing
-            peer.context.program.handleEvent(PeerFailed(peer, reason, None))
+            with _log.failuresHandled("{module}: a failure could not be processed", module=self):
+                peer.context.program.handleEvent(PeerFailed(peer, reason, None))
         self.core.lose(peer, reason)
 
     def _reportEvents(self) -> bool:

@@ -215,6 +215,24 @@ class BystanderTests(HostsCase):
         self.client.transport.send(TAG, bytes(700)).addErrback(lambda failure: None)
         self.assertContained()
 
+    def test_eventOfFailure(self) -> None:
+        """A connection that cannot process its failure either does not affect the messages of others."""
+        lifeline, usual = self.lifeline(self.server), PeerConnection.handleEvent
+
+        def handleEvent(each: PeerConnection, event: Any) -> None:
+            if each is lifeline:
+                raise ZeroDivisionError("a test's")
+            usual(each, event)
+
+        self.patch(PeerConnection, "handleEvent", handleEvent)
+        for client in (self.client, self.bystanders[0]):
+            for size in (700, 701):
+                client.transport.post(TAG, bytes(size))
+        self.wait(lambda: self.bystanders[1].tagged)
+        self.assertEqual([len(data) for _tag, data in self.bystanders[1].tagged], [700, 701])
+        self.assertTrue(self.flushLoggedErrors(ZeroDivisionError))
+        self.outcome(self.bystanders[0].transport.send(TAG, b"well"))
+
     def test_begin(self) -> None:
         """Both ends fail if the transport of one cannot begin, for example because of its protocol."""
         for isServer in (False, True):
