@@ -57,8 +57,9 @@ class _Reactor(AsyncioSelectorReactor):
         if read and isinstance(selectable, TCPConnection):
             poll = select.poll()
             while selectable in base.getReaders():
-                poll.register(selectable.fileno(), 0)  # for errors only
-                if not poll.poll(0):
+                poll.register(selectable.fileno(), 0)
+                # An error may also be in the socket's queue of messages, where reading leaves it.
+                if not any(events & select.POLLHUP for _descriptor, events in poll.poll(0)):
                     break
                 base._readOrWrite(selectable, read)
 

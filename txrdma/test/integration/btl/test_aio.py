@@ -24,6 +24,8 @@ from txrdma.testing.protocols import Recorders
 
 HERE, THERE = "soft:127.0.6.1", "soft:127.0.6.2"
 ASK, ANSWER = 1, 2
+_SO_TIMESTAMPING = 37
+_TIMESTAMPING = 1 << 1 | 1 << 4 | 1 << 11  # of sends, by software, without their bytes
 
 
 class AsyncioTests(SynchronousTestCase):
@@ -247,6 +249,30 @@ class AsyncioTests(SynchronousTestCase):
                 client.send(b"last")
             await aio.future(server.lost)
             self.assertEqual(server.received, b"last")
+            await aio.future(port.stopListening())
+
+        self.runLoop(main())
+
+    def test_errorQueue(self) -> None:
+        """A message in the error queue of a TCP socket, here a time stamp, does not block the loop."""
+
+        async def main() -> None:
+            servers = Recorders()
+            port: Any = aio.currentReactor().listenTCP(0, servers, interface="127.0.0.1")
+            there = servers.next()
+            with socket.create_connection(("127.0.0.1", port.getHost().port)) as client:
+                server = await aio.future(there)
+                handle = server.transport.getHandle()
+                handle.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPING, _TIMESTAMPING)
+                handle.send(b"with a time stamp")
+                client.recv(100)
+                client.send(b"last")
+                waited = aio.currentReactor().seconds() + 10.0
+                while server.received != b"last" and aio.currentReactor().seconds() < waited:
+                    await asyncio.sleep(0.01)
+                self.assertEqual(server.received, b"last")
+                server.transport.abortConnection()
+            await aio.future(server.lost)
             await aio.future(port.stopListening())
 
         self.runLoop(main())
