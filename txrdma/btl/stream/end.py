@@ -49,10 +49,12 @@ class BTLEnd(StreamConnection[ByteStream, BTLMessageTransport]):
 
     def connectionLost(self, reason: Failure) -> None:
         core = self._core
-        if core is not None:
-            core.isCloseDelivered = core.hasSentClose and reason.check(ConnectionDone) is not None
-            self._storeRest()
-        self._lost(reason)
+        try:
+            if core is not None:
+                core.isCloseDelivered = core.hasSentClose and reason.check(ConnectionDone) is not None
+                self._storeRest()
+        finally:
+            self._lost(reason)
 
     # The producer of messages; each call is followed by C{progressed}
 

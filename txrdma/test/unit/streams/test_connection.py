@@ -14,6 +14,7 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.btl.stream._bytes import ByteStream, DISCONNECT, SHUTDOWN
+from txrdma.btl.stream.end import BTLEnd
 from txrdma.error import DeviceUnavailable
 from txrdma.kit.forwardclock import sharedForwardClock
 from txrdma.messages.address import MessageAddress
@@ -54,6 +55,23 @@ class End(StreamConnection[ByteStream, Any]):
 
     def lose(self, reason: Exception) -> None:
         self._lost(Failure(reason))
+
+
+class BTLEndTests(SynchronousTestCase):
+    def test_unreadableRest(self) -> None:
+        """A stream ends although its unread bytes cannot be read when the message connection is lost."""
+        clock, recorder = ReactorClock(), Recorder()
+        end = BTLEnd(clock, True, lambda end: StreamTransport(end, end, recorder, "test"))
+        address = MessageAddress(None, 0, "192.0.2.1", 1)
+        end.makeConnection(Mock(getHost=lambda: address, getPeer=lambda: address, route=""))
+        recorder.transport.pauseProducing()
+        end.messageReceived(b"unread", None)
+        self.patch(ByteStream, "read", Mock(side_effect=ZeroDivisionError("simulated")))
+        self.assertRaises(ZeroDivisionError, end.connectionLost, Failure(ConnectionLost()))
+        recorder.transport.resumeProducing()
+        clock.advance(0)
+        self.assertTrue(recorder.lost.called)
+        self.assertIsInstance(recorder.reason.value, ConnectionLost)
 
 
 class EndTests(SynchronousTestCase):
