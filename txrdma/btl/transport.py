@@ -31,7 +31,7 @@ from txrdma.btl.batches import Batch, MOST_AT_ONCE, rows
 from txrdma.btl.core.assembly import LONGEST
 from txrdma.btl.core.flow import MessageFlow
 from txrdma.btl.core.path import FAILURES_ONLY
-from txrdma.btl.core.peer import OPEN
+from txrdma.btl.core.peer import ENDED, OPEN
 from txrdma.btl.errors import MessageFailed
 from txrdma.btl.inbox import Inbox
 from txrdma.btl.lifeline import Done, PeerConnection
@@ -559,7 +559,7 @@ class BTLMessageTransport(MessageTransport):
         """Resume the producer, and fire the Deferreds of L{ready}, if little is queued."""
         if self._isProducerPaused and self._waitingBytes() <= FULL // 2:
             self._resumeProducer()
-        if self._ready and self._waitingBytes() <= FULL // 2:
+        if self._ready and self._peer.state < ENDED and self._waitingBytes() <= FULL // 2:
             self._peer.isWatched = self._producer is not None
             ready, self._ready = self._ready, []
             for each in ready:

@@ -82,17 +82,18 @@ class ReadyTests(HostsCase):
 
     def test_end(self) -> None:
         """C{ready} fails at the end of the connection, and can be cancelled."""
-        client, server = self.connected()
-        for _ in range(100):
-            client.transport.post(WAITED, bytes(100_000))
-        waiting, cancelled = client.transport.ready(), client.transport.ready()
-        cancelled.cancel()
-        self.failureResultOf(cancelled, CancelledError)
-        server.transport.abortConnection()
-        self.wait(lambda: client.lost)
-        self.failureResultOf(waiting, MessageFailed)
-        self.failureResultOf(client.transport.ready(), MessageFailed)
-        self.assertNothingLeft()
+        for isLocal in (False, True):
+            client, server = self.connected()
+            for _ in range(100):
+                client.transport.post(TAG, bytes(100_000))
+            waiting, cancelled = client.transport.ready(), client.transport.ready()
+            cancelled.cancel()
+            self.failureResultOf(cancelled, CancelledError)
+            (client if isLocal else server).transport.abortConnection()
+            self.wait(lambda client=client: client.lost)  # type: ignore[misc]  # a lambda
+            self.failureResultOf(waiting, MessageFailed)
+            self.failureResultOf(client.transport.ready(), MessageFailed)
+            self.assertNothingLeft()
 
 
 class WithdrawnTests(HostsCase):
