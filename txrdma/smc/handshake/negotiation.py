@@ -133,7 +133,7 @@ class Negotiation(Protocol):
         """
         Process bytes of CLC, or early bytes of the application.
 
-        None after the end, with which they may have been polled together; so may a FIN.
+        After the end, bytes and a FIN are ignored: they may have been polled together with it.
         """
         if self._over:
             return
