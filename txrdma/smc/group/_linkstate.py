@@ -40,8 +40,9 @@ class Timing:
     @ivar confirmRKey: for the response to CONFIRM RKEY, from a peer that has answered the last one. A CLC
         handshake waits for it: of its six seconds, one is left for Accept or Confirm. Linux waits 2 s, but
         one reactor iteration may take that long on a busy machine.
-    @ivar confirmLink: as a client, for the server's CONFIRM LINK.
-    @ivar newLink: for CONFIRM LINK, or its response, on an additional link.
+    @ivar confirmLink: as a client, for the server's CONFIRM LINK on the first link.
+    @ivar newLink: for the response to it, and for both on an additional link. The client may already use the
+        first link when this has passed, so its connection is lost: Linux waits 2 s, but see C{confirmRKey}.
     @ivar testIdle: seconds of silence after which TEST LINK is sent; 0: never.
     @ivar testInterval: interval of TEST LINK while the peer does not answer.
     @ivar testSeveral: upper limit of C{testIdle} and C{testInterval} if the group has other links: if data
@@ -392,7 +393,7 @@ def _machine() -> Callable[[LinkGroupCore], Inputs]:
     @fresh.upon(Inputs.begin).to(confirming)
     def begin(inputs: Inputs, core: LinkGroupCore, now: float) -> None:
         core.state = "confirming"
-        core.until = now + (core.timing.response if core.isServer else core.timing.confirmLink)
+        core.until = now + (core.timing.newLink if core.isServer else core.timing.confirmLink)
         if core.isServer:
             core.confirmLink(0, core.links[0])
 

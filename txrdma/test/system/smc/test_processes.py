@@ -14,6 +14,8 @@ from twisted.internet.defer import Deferred, gatherResults
 from twisted.internet.error import ConnectionDone
 from twisted.internet.task import deferLater
 
+from txrdma.smc.group import groups
+from txrdma.smc.group._linkstate import Timing
 from txrdma.smc.handshake import _machine
 from txrdma.smc.signalling import localclient as announcing
 from txrdma.smc.signalling import silence as _silence
@@ -27,10 +29,14 @@ SERVER = """
 import sys
 from twisted.internet.protocol import Protocol
 from twisted.python import log
+from txrdma.smc.group import groups
+from txrdma.smc.group._linkstate import Timing
 from txrdma.smc.handshake import _machine
 from txrdma.test.support.processes import serve
 
-_machine.CLC_TIMEOUT = 60.0  # a busy machine needs long for many connections at once
+# A busy machine needs long for many connections at once.
+_machine.CLC_TIMEOUT = 60.0
+groups.timingOn = lambda _: Timing(newLink=60.0)
 
 class Echo(Protocol):
     def connectionMade(self):
@@ -95,6 +101,7 @@ class TwoProcessesTests(EndsTestCase):
 
     async def test_burstBeyondGroupAndBacklogUsesSMC(self) -> None:
         self.patch(_machine, "CLC_TIMEOUT", 60.0)
+        self.patch(groups, "timingOn", lambda _: Timing(confirmLink=60.0))
         _, port = await self.start(greeting="hello")
         connecting: list[Deferred[Any]] = []
         for _ in range(12):

@@ -111,10 +111,10 @@ class ConfirmLinkTests(SynchronousTestCase):
     def test_serverTimesOut(self) -> None:
         pair = Pair()
         pair.server.confirm(10.0, CLIENT)
-        self.assertEqual(pair.server.deadline(), 12.0)
-        pair.server.expired(11.9)
+        self.assertEqual(pair.server.deadline(), 15.0)
+        pair.server.expired(14.9)
         self.assertEqual(pair.server.events(), [])
-        pair.server.expired(12.0)
+        pair.server.expired(15.0)
         self.assertEqual(pair.server.events(), [LinkRefused(Diagnosis.TIMEOUT_CL)])
         self.assertEqual((pair.server.state, pair.server.deadline()), ("ended", None))
 
