@@ -55,13 +55,19 @@ class _Reactor(AsyncioSelectorReactor):
         base: Any = super()
         base._readOrWrite(selectable, read)
         if read and isinstance(selectable, TCPConnection):
-            poll = select.poll()
-            while selectable in base.getReaders():
-                poll.register(selectable.fileno(), 0)
-                # An error may also be in the socket's queue of messages, where reading leaves it.
-                if not any(events & select.POLLHUP for _descriptor, events in poll.poll(0)):
-                    break
+            # The list of readers is long, so it is searched last.
+            while _isHungUp(selectable.fileno()) and selectable in base.getReaders():
                 base._readOrWrite(selectable, read)
+
+
+def _isHungUp(descriptor: int) -> bool:
+    """Return whether both directions of a TCP socket have ended, as after a reset; False if it is closed."""
+    if descriptor < 0:
+        return False
+    poll = select.poll()
+    poll.register(descriptor, 0)
+    # An error alone may be in the socket's queue of messages, where reading leaves it.
+    return any(events & select.POLLHUP for _descriptor, events in poll.poll(0))
 
 
 def currentReactor() -> Any:

@@ -236,15 +236,20 @@ class AsyncioTests(SynchronousTestCase):
         (problem,) = self.problems
         self.assertEqual(str(problem["exception"]), "wrong")
 
+    async def tcpConnection(self) -> tuple[Any, socket.socket, Any]:
+        """Return a TCP port, a blocking client of it, and the protocol of its server."""
+        servers = Recorders()
+        port: Any = aio.currentReactor().listenTCP(0, servers, interface="127.0.0.1")
+        there = servers.next()
+        client = socket.create_connection(("127.0.0.1", port.getHost().port))
+        return port, client, await aio.future(there)
+
     def test_reset(self) -> None:
         """A TCP connection that its peer resets after it has sent something is lost, on uvloop, too."""
 
         async def main() -> None:
-            servers = Recorders()
-            port: Any = aio.currentReactor().listenTCP(0, servers, interface="127.0.0.1")
-            there = servers.next()
-            with socket.create_connection(("127.0.0.1", port.getHost().port)) as client:
-                server = await aio.future(there)
+            port, client, server = await self.tcpConnection()
+            with client:
                 client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 client.send(b"last")
             await aio.future(server.lost)
@@ -257,11 +262,8 @@ class AsyncioTests(SynchronousTestCase):
         """A message in the error queue of a TCP socket, here a time stamp, does not block the loop."""
 
         async def main() -> None:
-            servers = Recorders()
-            port: Any = aio.currentReactor().listenTCP(0, servers, interface="127.0.0.1")
-            there = servers.next()
-            with socket.create_connection(("127.0.0.1", port.getHost().port)) as client:
-                server = await aio.future(there)
+            port, client, server = await self.tcpConnection()
+            with client:
                 handle = server.transport.getHandle()
                 handle.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPING, _TIMESTAMPING)
                 handle.send(b"with a time stamp")
