@@ -92,9 +92,7 @@ class ChangeSigns:
 
 class UnplannedSweeps:
     """
-    Sweeps because of signs of change.
-
-    Pauses are four times the duration of a sweep, and L{MOST_UNPLANNED} sweeps begin in
+    Sweeps because of signs of change: at most L{MOST_UNPLANNED} begin in
     C{MOST_UNPLANNED * UNPLANNED_SECONDS}.
     """
 
@@ -112,6 +110,6 @@ class UnplannedSweeps:
         return at
 
     def begin(self, now: float) -> None:
-        """Note that a sweep begins: if one is due, it takes its place."""
+        """Note that a sweep begins, which takes the place of one that is due."""
         if self._times and self._times[-1] > now:
             self._times[-1] = now

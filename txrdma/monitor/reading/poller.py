@@ -375,7 +375,7 @@ class FabricPoller:
 
     def _sweepSoon(self, seconds: float) -> None:
         """Schedule a sweep, because something may have changed."""
-        now = self._reactor.seconds()
+        now = self._reactor.seconds()  # the pause after a sweep is four times its duration
         at = self._unplanned.next(now, max(now + seconds, self._sweptAt + 4 * self.statistics.sweepSeconds))
         if at is not None:
             self.sweeps.runIn(at - now)
