@@ -97,9 +97,7 @@ class PeerOpening:
         try:
             protocol = protocolFor(self._factory, addressOfTCP(lifeline.peerHost))
         except Exception:
-            if self.answer.called:
-                _log.failure("buildProtocol failed after it had cancelled the attempt")
-            self._failed(Failure())
+            self._raised("buildProtocol")
             return None
         if protocol is None:
             self._failed(Failure(Refused("the factory has no protocol for this peer")))
@@ -111,11 +109,17 @@ class PeerOpening:
             lifeline.user = transport  # first: makeConnection may send and close
             transport.begin(self._reactor)
         except Exception:
-            self._failed(Failure())
+            self._raised("the start of the transport")
             return None
         if not self.answer.called:
             self.answer.callback(protocol)
         return transport
+
+    def _raised(self, what: str) -> None:
+        """Fail the attempt by the current exception, or log it if the attempt has been cancelled."""
+        if self.answer.called:
+            _log.failure("{what} raised an exception after the attempt had been cancelled", what=what)
+        self._failed(Failure())
 
     def _failed(self, failure: Failure) -> None:
         if not self.answer.called:
