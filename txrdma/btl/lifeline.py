@@ -496,26 +496,20 @@ class PeerConnection(StreamProtocol):
             return
         self._timer.stop()
         self._ending.stop()
-        contained = partial(_log.failuresHandled, "{lifeline} still ends after an exception", lifeline=self)
         # Before the peer is removed, which fails all its messages.
         if self._validation is not None:
-            with contained():
-                self._endPeer(self.peer)
+            self._contain(self._endPeer, self.peer)
         if self._receiveBuffers is not None:
-            with contained():
-                self._receiveBuffers.close()
+            self._contain(self._receiveBuffers.close)
         if self._validation is not None and not self._isClean and self._failure is None:
             gone = "the peer's process has ended"
             self._failure = Failure(PeerLost(gone) if self.user is None else ConnectionLost(gone))
         # From here on nested calls, by events of the last turn, return at once.
         self._isOver = True
         if self._validation is not None:
-            with contained():
-                self.module.forget(self.peer)
-            with contained():
-                self.module.turn()  # report failures before the end, because the user is None afterwards
-        with contained():
-            self._release()
+            self._contain(self.module.forget, self.peer)
+            self._contain(self.module.turn)  # reports failures before the user is None
+        self._contain(self._release)
         failure, user = self._failure, self.user
         self.user = None
         if user is not None:
@@ -524,6 +518,13 @@ class PeerConnection(StreamProtocol):
             user.ended(failure or Failure(ConnectionDone()))
         else:
             self._failed(failure or Failure(PeerLost("the peer has ended the exchange")))
+
+    def _contain(self, step: Callable[..., object], *arguments: object) -> None:
+        """Take a step of the end of the connection; after an exception, the connection still ends."""
+        try:
+            step(*arguments)
+        except Exception:
+            _log.failure("{lifeline} still ends after an exception", lifeline=self)
 
     def _endPeer(self, peer: Peer) -> None:
         """Note whether everything that was sent has arrived, if the peer has closed."""
