@@ -59,6 +59,12 @@ The queues of both channels are halved until they fit; packets without a receive
 MANY: Final = 8
 """Packets of a batch that is acknowledged before it is reported, so that its sender continues meanwhile."""
 
+MOST_INTERRUPTIONS: Final = 16
+"""
+Largest number of exceptions of a module that cannot be attributed to a peer. The next one, while packets are
+received, ends the use of their port, so that repeated ones do not fill the log.
+"""
+
 _HOPS: Final = 64
 
 
@@ -264,6 +270,7 @@ class ModulePort:
         self._reactor = reactor
         self._holders = 0
         self._isBusy = self._isClosed = self.isBroken = self._reportsPlaced = False
+        self._interruptions = 0
         self._scheduledTurn: IDelayedCall | None = None
         self._timer: IDelayedCall | None = None
         self._timerAt = 0.0
@@ -427,8 +434,13 @@ class ModulePort:
             return False
         channel, head, payload = packet
         address, qpn = peer.context.destinations[channel]
-        credits = self._channels[channel].sendFast(address, qpn, head, payload)
-        core.sentFast(peer, channel, tag, payload, context, self.seconds(), credits)
+        try:
+            credits = self._channels[channel].sendFast(address, qpn, head, payload)
+            core.sentFast(peer, channel, tag, payload, context, self.seconds(), credits)
+        except Exception:  # is raised to the program; another message must not use the sequence number
+            core.lose(peer, "a message could not be sent")
+            self.turnLater()
+            raise
         if not self._isBusy:
             self.turnLater()  # for the timer; a call of C{turn} in progress handles it
         return True
@@ -456,45 +468,69 @@ class ModulePort:
         if self._isBusy or self._isClosed:
             return
         core, now = self.core, self.seconds()
-        packets, isReported = 0, True
+        packets, isReported, isUnfinished = 0, True, True
         self._isBusy = True
         try:
             while (isReported or core.hasEvents) and not self._isClosed:
                 isReported = self._reportEvents()
                 packets += self._send(now)  # answers carry the acknowledgement
+            if not self._isClosed:
+                self._schedule(core.deadline(), now)
+            isUnfinished = packets >= MOST_PACKETS or core.hasMoreLost or core.hasEvents
+        except Exception as error:
+            isUnfinished = False  # if it is raised again
+            self._interrupted(error)
+            isUnfinished = True
         finally:
             self._isBusy = False
-            if not self._isClosed:
-                if packets >= MOST_PACKETS or core.hasMoreLost:
-                    self.turnLater()
-                self._schedule(core.deadline(), now)
+            if isUnfinished:
+                self.turnLater()
+
+    def _interrupted(self, error: Exception) -> None:
+        """
+        Log an exception that cannot be attributed to a peer. Packets that are lost are sent again.
+
+        @raise Exception: the same one, if it is not one of the first L{MOST_INTERRUPTIONS}.
+        """
+        self._interruptions += 1
+        if self._interruptions > MOST_INTERRUPTIONS:
+            raise error
+        _log.failure("{module}: an exception may have lost packets", Failure(error), module=self)
 
     def _handleBatch(
         self, channel: Channel, packets: Sequence[tuple[Source, memoryview, int]], completed: int = 0
     ) -> None:
         core = self.core
-        if completed:
-            core.completed(channel.number, completed)
-            self._closeHandles()
-        if packets:
-            now = self.seconds()
-            number, received = channel.number, core.received
-            if len(packets) > 1 or self._isBusy or not self._receiveFast(number, *packets[0], now):
-                for source, packet, codepoint in packets:
-                    received(number, source, packet, now, codepoint)
-            elif core.isSettled(now):
-                return  # the usual case of a message that its receiver has answered
-            core.batchEnded()
-            # The handlers of many messages may take long; the sender should have window space meanwhile.
-            if len(packets) >= MANY and not self._isBusy:
-                self._send(now)
-        self.turn()
+        try:
+            if completed:
+                core.completed(channel.number, completed)
+                self._closeHandles()
+            if packets:
+                now = self.seconds()
+                number, received = channel.number, core.received
+                if len(packets) > 1 or self._isBusy or not self._receiveFast(number, *packets[0], now):
+                    for source, packet, codepoint in packets:
+                        received(number, source, packet, now, codepoint)
+                elif core.isSettled(now):
+                    return  # the usual case of a message that its receiver has answered
+                core.batchEnded()
+                # The handlers of many messages may take long; the sender should have window space meanwhile.
+                if len(packets) >= MANY and not self._isBusy:
+                    self._send(now)
+            self.turn()
+        except Exception as error:
+            self._interrupted(error)
+            self.turnLater()
 
     def _receiveFast(
         self, channel: int, source: Source, packet: memoryview, codepoint: int, now: float
     ) -> bool:
         """Deliver a single message immediately: see L{FastPath.receiveFast}."""
-        event = None if self._isClosed else self.core.receiveFast(channel, source, packet, now, codepoint)
+        try:
+            event = None if self._isClosed else self.core.receiveFast(channel, source, packet, now, codepoint)
+        except Exception as error:
+            self.core.loseSender(channel, source, packet, error)
+            return True
         if event is None:
             return False
         program = event.peer.context.program
@@ -550,16 +586,47 @@ class ModulePort:
         packets, unmarked = self.core.outgoing(now, isEarly), self.core.unmarked
         while unmarked:
             peer, port = unmarked.pop()
-            peer.context.useNoMarks(port)
+            try:
+                peer.context.useNoMarks(port)
+            except Exception as error:
+                self.core.lose(peer, "its packets cannot be sent without marks", error)
         if not packets:
             return 0
         batches: list[list[Packet]] = [[] for _each in self._channels]
         for packet in packets:
             batches[packet.channel].append(packet)
         for number, batch in enumerate(batches):
-            if batch and (dropped := self._channels[number].send(batch)):
-                self.core.completed(number, dropped)
+            if batch:
+                try:
+                    dropped = self._channels[number].send(batch)
+                except Exception as error:
+                    self._notSent(number, batch, error)
+                    continue
+                if dropped:
+                    self.core.completed(number, dropped)
         return len(packets)
+
+    def _notSent(self, number: int, batch: Sequence[Packet], error: Exception) -> None:
+        """
+        Lose the peer for whose packets a channel has raised an exception. If they are of several peers, those
+        of each are sent separately, to find it.
+        """
+        core, groups = self.core, dict[Peer, list[Packet]]()
+        for packet in batch:
+            groups.setdefault(packet.peer, []).append(packet)
+        if len(groups) == 1:
+            core.completed(number, len(batch))
+            core.lose(batch[0].peer, "packets to the peer could not be sent", error)
+            return
+        hasFailed = False
+        for packets in groups.values():
+            try:
+                core.completed(number, self._channels[number].send(packets))
+            except Exception as another:
+                hasFailed = True
+                self._notSent(number, packets, another)
+        if not hasFailed:
+            self._interrupted(error)
 
     def _runScheduledTurn(self) -> None:
         self._scheduledTurn = None

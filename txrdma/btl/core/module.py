@@ -106,6 +106,9 @@ Bytes of a peer's messages that are accepted before its connection is establishe
 OVERHEAD: Final = 52
 """Bytes around a packet on the wire: headers of IPv4, UDP, BTH and DETH, and the ICRC."""
 
+_NOT_REPEATED: Final = "a segment to the peer could not be retransmitted"
+_TIMER_FAILED: Final = "a timer of the peer failed"
+_NOT_PROCESSED: Final = "a packet of the peer could not be processed"
 _UNLIMITED: Final = 1 << 62
 _ASLEEP: Final = 1.0
 
@@ -337,10 +340,13 @@ class Module(FastPath):
     def losePort(self, port: int, reason: str, now: float) -> None:
         """Stop using a port, because it has failed. Peers that no other port reaches are lost."""
         for peer in self.peers:
-            if port in peer.ports and not peer.sent.losePath(port, now):
-                self.lose(peer, reason)
-            elif peer.state != REMOVED:
-                self._makeReady(peer)
+            try:
+                if port in peer.ports and not peer.sent.losePath(port, now):
+                    self.lose(peer, reason)
+                elif peer.state != REMOVED:
+                    self._makeReady(peer)
+            except Exception as error:
+                self.lose(peer, reason, error)
 
     def lose(self, peer: Peer, reason: str, error: Exception | None = None) -> None:
         """
@@ -399,7 +405,18 @@ class Module(FastPath):
         try:
             self._process(peer, channel, segment, len(packet), now, codepoint)
         except Exception as error:
-            self.lose(peer, "a packet of the peer could not be processed", error)
+            self.lose(peer, _NOT_PROCESSED, error)
+
+    def loseSender(self, channel: int, address: Hashable, packet: Buffer, error: Exception) -> None:
+        """
+        Give up the peer that has sent a packet for which L{receiveFast} has raised an exception.
+
+        @raise Exception: the same one, if the packet is not from a peer.
+        """
+        peer = self._peers.get(decodeSegment(packet).sender)
+        if peer is None or peer.addresses[channel] != address:
+            raise error
+        self.lose(peer, _NOT_PROCESSED, error)
 
     def _process(
         self, peer: Peer, channel: int, segment: BTLSegment, length: int, now: float, codepoint: int
@@ -610,8 +627,14 @@ class Module(FastPath):
         """Process an acknowledgement. Return False if it is invalid, so that its packet is dropped."""
         if arrived is None:
             return False
-        for sent in arrived:
-            self._segmentArrived(peer, sent)
+        try:
+            for sent in arrived:
+                self._segmentArrived(peer, sent)
+        except Exception:  # the window does not know these segments any more
+            for sent in arrived:
+                if sent.message is not None and not sent.message.isOver:
+                    self._fail(peer, sent.message, _NOT_PROCESSED)
+            raise
         if arrived:
             self._finish(peer, now)
         self._makeReady(peer)
@@ -705,23 +728,26 @@ class Module(FastPath):
     def deadline(self) -> float | None:
         """Time at which to call L{expired}, or earlier; then there may be nothing to do."""
         self._catchUp()
-        earliest = self._times.earliest()
+        earliest = self._times.earliest(self.lose)
         due = self._owed.deadline(self.credits)
         return due if earliest is None or (due is not None and due < earliest) else earliest
 
     def expired(self, now: float) -> None:
         self._catchUp()
-        earliest = self._times.earliest()
+        earliest = self._times.earliest(self.lose)
         # If this process has slept, chunks may have arrived that it has not read.
         if earliest is not None and earliest + _ASLEEP < now:
-            for each in self._peers.values():
-                each.assembly.postpone(now)
+            for each in self.peers:
+                try:
+                    each.assembly.postpone(now)
+                except Exception as error:
+                    self.lose(each, _TIMER_FAILED, error)
         while (peer := self._times.take(now)) is not None:
             try:
                 if (due := peer.deadline(self._keepAlive)) is not None and due <= now:
                     self._expire(peer, now)
             except Exception as error:
-                self.lose(peer, "a timer of the peer failed", error)
+                self.lose(peer, _TIMER_FAILED, error)
 
     def _expire(self, peer: Peer, now: float) -> None:
         if peer.state >= PEER_CLOSED and peer.lingerUntil <= now:
@@ -751,7 +777,16 @@ class Module(FastPath):
     @property
     def hasMoreLost(self) -> bool:
         """Whether L{outgoing} has left segments that may be retransmitted immediately."""
-        return any(each.state != REMOVED and each.sent.hasLost(self.credits) for each in self._losing)
+        losing = self._losing
+        return bool(losing) and any(self._hasLost(each, self.credits) for each in tuple(losing))
+
+    def _hasLost(self, peer: Peer, credits: Sequence[int] | None = None) -> bool:
+        """Return whether segments to a peer may be retransmitted: see L{SendWindow.hasLost}."""
+        try:
+            return peer.state != REMOVED and peer.sent.hasLost(credits)
+        except Exception as error:
+            self.lose(peer, _NOT_REPEATED, error)
+            return False
 
     @property
     def hasEvents(self) -> bool:
@@ -790,7 +825,7 @@ class Module(FastPath):
         if self._probing:
             self._sendProbes(packets, now)
         if self._owed.refusals:
-            self._owed.sendRefusals(packets, self.credits)
+            self._owed.sendRefusals(packets, self.credits, self.lose)
         if self._owed.peers:
             self._owed.sendAcknowledgements(packets, self.credits, now, self.lose)
         if self._earlyLimits:
@@ -828,30 +863,32 @@ class Module(FastPath):
         """Append retransmissions, of each peer in turn."""
         for _each in range(MOST_RESENDS):
             # Peers that have nothing more to retransmit are removed here only, when they come first.
-            while self._losing and (self._losing[0].state == REMOVED or not self._losing[0].sent.hasLost()):
+            while self._losing and not self._hasLost(self._losing[0]):
                 self._losing.popleft().isLosing = False
             if not self._losing:
                 return
             peer = self._losing[0]
             self._losing.rotate(-1)
-            path = peer.sent.retransmissionPath(self.credits)
-            if path is None:
-                continue
             try:
-                self._emit(peer, peer.sent.retransmit(now, path), 2 * path.port + DATA, packets)
+                path = peer.sent.retransmissionPath(self.credits)
+                if path is not None:
+                    self._emit(peer, peer.sent.retransmit(now, path), 2 * path.port + DATA, packets)
             except Exception as error:
-                self.lose(peer, "a segment to the peer could not be retransmitted", error)
+                self.lose(peer, _NOT_REPEATED, error)
 
     def _sendProbes(self, packets: list[Packet], now: float) -> None:
         """Send probes of silent paths: copies of an acknowledged segment."""
         probing, self._probing = self._probing, {}
         for peer in probing:
-            for path, sequence, attempt in peer.sent.probes(now) if peer.state != REMOVED else ():
-                acknowledged, channel = peer.received.acknowledged, 2 * path.port + DATA
-                head = encodeHead(VOID, peer.sender, sequence, acknowledged, 0, 0, attempt=attempt)
-                if self.credits[channel] > 1:
-                    self.credits[channel] -= 1
-                    packets.append(Packet(peer, channel, head, b""))
+            try:
+                for path, sequence, attempt in peer.sent.probes(now) if peer.state != REMOVED else ():
+                    acknowledged, channel = peer.received.acknowledged, 2 * path.port + DATA
+                    head = encodeHead(VOID, peer.sender, sequence, acknowledged, 0, 0, attempt=attempt)
+                    if self.credits[channel] > 1:
+                        self.credits[channel] -= 1
+                        packets.append(Packet(peer, channel, head, b""))
+            except Exception as error:
+                self.lose(peer, "a probe of the peer could not be made", error)
             self._times.touch(peer)
 
     def _sendNew(self, packets: list[Packet], now: float, isEarly: bool) -> None:
@@ -860,42 +897,41 @@ class Module(FastPath):
         while ready and len(packets) < MOST_PACKETS:
             peer = ready[0]
             for _each in range(FAIR_SHARE):
-                if peer.state == REMOVED or not (peer.hasQueued() and peer.sent.hasRoom()):
-                    ready.popleft()
-                    peer.isReady = False
-                    break
-                # Later messages of this iteration may still share the packet of its only message.
-                if len(queue := peer.nextQueue()) == 1 and isEarly:
-                    return
-                isWritten = peer.written > 0
-                first = queue[0] if queue and not isWritten else None
-                # A probe has its path already, and also uses it if that path is silent or full.
-                path = None if first is None else first.path
-                if path is None:
-                    path = peer.sent.choose(credits)
-                if path is None:
-                    # Without credits it stays first; with a full window an acknowledgement adds it again.
-                    if peer.sent.isOpen():
-                        return
-                    ready.popleft()
-                    peer.isReady = False
-                    break
-                channel = 2 * path.port + (DATA if first is None else self._channelOf(first, path))
-                if credits[channel] <= 1:  # the last one of a command channel is for acknowledgements
-                    return
                 try:
+                    if peer.state == REMOVED or not (peer.hasQueued() and peer.sent.hasRoom()):
+                        ready.popleft()
+                        peer.isReady = False
+                        break
+                    # Later messages of this iteration may still share the packet of its only message.
+                    if len(queue := peer.nextQueue()) == 1 and isEarly:
+                        return
+                    isWritten = peer.written > 0
+                    first = queue[0] if queue and not isWritten else None
+                    # A probe has its path already, and also uses it if that path is silent or full.
+                    path = None if first is None else first.path
+                    if path is None:
+                        path = peer.sent.choose(credits)
+                    if path is None:
+                        # Without credits it stays first; with a full window an acknowledgement adds it again.
+                        if peer.sent.isOpen():
+                            return
+                        ready.popleft()
+                        peer.isReady = False
+                        break
+                    channel = 2 * path.port + (DATA if first is None else self._channelOf(first, path))
+                    if credits[channel] <= 1:  # the last one of a command channel is for acknowledgements
+                        return
                     sent = peer.takeWritten() if isWritten else peer.cut(queue)
                     if sent is not None:
                         peer.sent.add(sent, channel & 1, now, path)
                         self._emit(peer, sent, channel, packets)
+                    elif not isWritten:
+                        # C{resume}, C{written}, or an acknowledgement that frees space makes it ready
+                        ready.popleft()
+                        peer.isReady = False
+                        break
                 except Exception as error:  # the loop removes a lost peer from the ready list
                     self.lose(peer, "a segment to the peer could not be made", error)
-                    continue
-                if sent is None and not isWritten:
-                    # C{resume}, C{written}, or an acknowledgement that frees space makes it ready
-                    ready.popleft()
-                    peer.isReady = False
-                    break
             else:
                 ready.rotate(-1)  # the share is used up
 

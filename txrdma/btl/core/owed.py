@@ -56,14 +56,24 @@ class PendingAcks:
                 return peer.received.owedSince + ACK_DELAY
         return None
 
-    def sendRefusals(self, packets: list[Packet], credits: list[int]) -> None:
-        """Append packets that refuse segments, as far as there are credits."""
+    def sendRefusals(
+        self, packets: list[Packet], credits: list[int], lose: Callable[[Peer, str, Exception], None]
+    ) -> None:
+        """
+        Append packets that refuse segments, as far as there are credits.
+
+        @param lose: called with a peer whose refusal cannot be made, the reason, and the exception.
+        """
         while self.refusals and credits[self.refusals[0][0].answerOn] > 0:
             peer, sequence = self.refusals.popleft()
             if peer.state != REMOVED:
-                head = encodeHead(REFUSED, peer.sender, sequence, None, 0, 0)
+                try:
+                    head = encodeHead(REFUSED, peer.sender, sequence, None, 0, 0)
+                    packets.append(Packet(peer, peer.answerOn, head, b""))
+                except Exception as error:
+                    lose(peer, "a refusal to the peer could not be made", error)
+                    continue
                 credits[peer.answerOn] -= 1
-                packets.append(Packet(peer, peer.answerOn, head, b""))
 
     def sendAcknowledgements(
         self,

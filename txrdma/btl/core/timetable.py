@@ -7,6 +7,7 @@ deadlines are postponed long before they expire. Nothing here reads a clock.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from typing import Final
 
@@ -47,14 +48,19 @@ class Timetable:
         """
         return not self._touched and (not self._heap or self._heap[0][0] + LATE > now)
 
-    def earliest(self) -> float | None:
-        """Return the time at which L{take} may return a peer."""
+    def earliest(self, lose: Callable[[Peer, str, Exception], None]) -> float | None:
+        """
+        Return the time at which L{take} may return a peer.
+
+        @param lose: called with a peer whose deadline cannot be computed, the reason, and the exception.
+        """
         for peer in self._touched:
             peer.isTouched = False
             try:
                 at = peer.deadline(self._keepAlive)
-            except Exception:
-                at = 0.0  # at once: whoever takes the peer computes its deadline again, and ends it
+            except Exception as error:
+                lose(peer, "a deadline of the peer could not be computed", error)
+                continue
             if at is not None and (peer.wakeAt is None or at < peer.wakeAt):
                 peer.wakeAt = at
                 self._pushed += 1

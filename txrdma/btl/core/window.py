@@ -207,9 +207,7 @@ class SendWindow:
             return self._arrive(count, beyond, ack.latest, ack.latestAttempt, now)
         if path.marks.echoed(ack.capable, ack.marked):  # before the acknowledgement, which may end the round
             path.congestion.marked()
-        if found := self._arrive(count, beyond, ack.latest, ack.latestAttempt, now):
-            path.marks.validate()
-        return found
+        return self._arrive(count, beyond, ack.latest, ack.latestAttempt, now, path)
 
     def piggybackReceived(self, acknowledged: int, now: float) -> list[Sent] | None:
         """
@@ -246,7 +244,6 @@ class SendWindow:
             return None
         if number < transmissions.newest:  # a later retransmission has arrived: others may be overtaken, too
             return None
-        del self._slots[base]
         sent.isArrived = True
         path.inFlight -= 1
         if channel == DATA:
@@ -261,10 +258,17 @@ class SendWindow:
         else:
             self._first(transmissions)  # removes it from the trail
         path.congestion.arrived(1, number, self._number + 1, path.channels[DATA].roundTrip.base, now)
+        del self._slots[base]  # last: after an exception, its message still has to fail
         return sent
 
-    def _arrive(self, count: int, beyond: int, latest: int, attempt: int, now: float) -> list[Sent]:
-        """Record arrived segments: all up to C{base + count}, and those of the bitmap behind a gap."""
+    def _arrive(
+        self, count: int, beyond: int, latest: int, attempt: int, now: float, path: Path | None = None
+    ) -> list[Sent]:
+        """
+        Record arrived segments: all up to C{base + count}, and those of the bitmap behind a gap.
+
+        @param path: the path whose marks the acknowledgement has echoed.
+        """
         if count < -1:
             self._counters.oldDupAcks += 1
             return []
@@ -279,7 +283,13 @@ class SendWindow:
         self._arrived = marks >> run
         if run:
             self._baseSince, self._timeouts = now, 0
-        self._learn(found, latest, attempt, now)
+        try:
+            self._learn(found, latest, attempt, now)
+            if found and path is not None:
+                path.marks.validate()
+        except Exception:
+            self._slots.update({each.sequence: each for each in found})  # their messages still have to fail
+            raise
         return found
 
     def _mark(self, fresh: int) -> list[Sent]:

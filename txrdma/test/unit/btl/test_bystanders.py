@@ -6,22 +6,45 @@ from typing import Any
 from unittest import SkipTest
 from unittest.mock import Mock
 
+from txrdma.btl.channels import Channel
+from txrdma.btl.core import owed
 from txrdma.btl.core import peer as peerModule
 from txrdma.btl.core.assembly import Assembly
+from txrdma.btl.core.congestion import Congestion
+from txrdma.btl.core.marks import Marks
 from txrdma.btl.core.module import Module
 from txrdma.btl.core.peer import ENDED, Peer
+from txrdma.btl.core.receiving import ReceiveWindow
 from txrdma.btl.core.regions import Regions
+from txrdma.btl.core.shortcuts import FastPath
 from txrdma.btl.core.window import SendWindow
 from txrdma.btl.errors import MessageFailed
 from txrdma.btl.inbox import Inbox
 from txrdma.btl.lifeline import PeerConnection
 from txrdma.btl.memory import ConnectionMemory
-from txrdma.btl.module import ModulePort
+from txrdma.btl.module import _Route, ModulePort
 from txrdma.btl.receivebuffers import RemoteReceiveBuffers
+from txrdma.btl.wire import REFUSED
 from txrdma.soft.device import SoftAddressHandle
 from txrdma.test.support.btl.hosts import HostsCase, TAG, TagRecorder
 
-_COMPILED = (Assembly, Inbox, Module, ModulePort, Peer, Regions, SendWindow)
+_COMPILED = (
+    *(
+        _Route,
+        Assembly,
+        Channel,
+        Congestion,
+        FastPath,
+        Inbox,
+        Marks,
+        Module,
+        ModulePort,
+        Peer,
+        Regions,
+        SendWindow,
+    ),
+    owed,
+)
 
 
 class Attribute:
@@ -58,10 +81,10 @@ class BystanderTests(HostsCase):
 
         self.patch(owner, name, replacement)
 
-    def assertContained(self) -> None:
+    def assertContained(self, logged: int = 1) -> None:
         """Assert that both ends of the connection have ended, and that the other connection works."""
         self.wait(lambda: self.client.lost and self.server.lost)
-        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), logged)
         one, other = self.bystanders
         for here, there in ((one, other), (other, one)):
             self.outcome(here.transport.send(TAG, b"well"))
@@ -179,6 +202,186 @@ class BystanderTests(HostsCase):
         self.patch(Peer, "deadline", deadline)
         self.client.transport.send(TAG, bytes(700)).addErrback(lambda failure: None)
         self.assertContained()
+
+    def test_deadlineOnce(self) -> None:
+        """A deadline that can be computed the next time is logged nevertheless, and ends its connection."""
+        mine = self.client.transport._peer
+        self.raiseOnce(Peer, "deadline", lambda peer, _seconds: peer is mine)
+        self.client.transport.send(TAG, bytes(700)).addErrback(lambda failure: None)
+        self.assertContained()
+
+    def test_fastPath(self) -> None:
+        """A single message that cannot be received ends only its connection, and is not lost silently."""
+        self.outcome(self.client.transport.send(TAG, b"first"))
+        self.pause(1.0)
+        mine, usual = self.server.transport._peer.received, ReceiveWindow.takeNext
+        self.raiseOnce(FastPath, "receiveFast", lambda *_words: False)  # skips compiled classes
+
+        def takeNext(window: ReceiveWindow, sequence: int, attempt: int, now: float) -> bool:
+            found = usual(window, sequence, attempt, now)
+            if window is mine:
+                raise ZeroDivisionError("a test's")
+            return found
+
+        self.patch(ReceiveWindow, "takeNext", takeNext)
+        sent = self.client.transport.send(TAG, b"second")
+        self.wait(lambda: self.client.lost and self.server.lost)
+        self.failureResultOf(sent, MessageFailed)
+        self.assertEqual(self.server.tagged, [(TAG, b"first")])
+        self.assertContained()
+
+    def test_sendFast(self) -> None:
+        """An exception while a single message is sent is raised to the program, and ends its connection."""
+        self.pause(1.0)
+        peer = self.client.transport._peer
+        self.raiseOnce(FastPath, "sentFast", lambda _module, each, *_words: each is peer)
+        self.assertRaises(ZeroDivisionError, self.client.transport.post, TAG, b"x")
+        self.assertContained(logged=0)
+
+    def test_post(self) -> None:
+        """A packet that cannot be posted ends only its connection, also if others are posted with it."""
+        for name in ("_prepared", "_post"):
+            peer = self.client.transport._peer
+            mine = {address for address, _qpn in peer.context.destinations}
+            usual = getattr(Channel, name)
+
+            def replacement(
+                channel: Channel, first: Any, *words: Any, usual: Any = usual, mine: Any = mine
+            ) -> Any:
+                addresses = [each.address for each in first] if isinstance(first, (list, tuple)) else [first]
+                if not mine.isdisjoint(addresses):
+                    raise ZeroDivisionError("a test's")
+                return usual(channel, first, *words)
+
+            self.patch(Channel, name, replacement)
+            answers = [
+                each.transport.send(TAG, bytes(size))
+                for each in (self.client, self.bystanders[0])
+                for size in (10_000, 10_001)
+            ]
+            self.wait(lambda: self.client.lost and self.server.lost)
+            self.patch(Channel, name, usual)
+            for each in answers[:2]:
+                self.failureResultOf(each, MessageFailed)
+            for each in answers[2:]:
+                self.outcome(each)
+            self.bystanders[1].tagged.clear()
+            self.assertContained()
+            self.connectAgain()
+        self.closeAll()
+
+    def test_postOnce(self) -> None:
+        """Packets that can be posted separately after an exception are not lost, and it is logged."""
+        self.raiseOnce(Channel, "_post", lambda _channel, batch: len(batch) > 1)
+        answers = [
+            each.transport.send(TAG, bytes(700)) for each in (self.client, self.bystanders[0]) for _ in "ab"
+        ]
+        for each in answers:
+            self.outcome(each, 0.001)
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+
+    def test_marks(self) -> None:
+        """A peer whose marks cannot be given up ends only its connection."""
+        peer = self.client.transport._peer
+        self.raiseOnce(_Route, "useNoMarks", lambda route, _port: route is peer.context)
+        self.lifeline(self.client).module.core.unmarked.append((peer, 0))
+        self.client.transport.send(TAG, bytes(700)).addErrback(lambda failure: None)
+        self.assertContained()
+
+    def test_probe(self) -> None:
+        """A probe of a silent path that cannot be made ends only its connection."""
+        peer = self.client.transport._peer
+        mine = peer.sent
+        self.raiseOnce(SendWindow, "probes", lambda window, _now: window is mine)
+        self.lifeline(self.client).module.core._probing[peer] = None
+        self.client.transport.send(TAG, bytes(700)).addErrback(lambda failure: None)
+        self.assertContained()
+
+    def test_refusal(self) -> None:
+        """A refusal that cannot be made ends only its connection."""
+        self.raiseOnce(owed, "encodeHead", lambda kind, *_words, **_named: kind == REFUSED)
+        self.lifeline(self.client).put(999, 0, b"x", None)
+        self.assertContained()
+
+    def test_manyLost(self) -> None:
+        """A connection ends alone if it cannot be determined whether segments must be sent again."""
+        for hasCredits in (True, False):
+            mine = self.client.transport._peer.sent
+
+            def isMeant(
+                window: SendWindow, credits: object = None, mine: object = mine, hasCredits: bool = hasCredits
+            ) -> bool:
+                return window is mine and bool(window._lost) and (credits is not None) is hasCredits
+
+            self.raiseOnce(SendWindow, "hasLost", isMeant)
+            self.world.network.drop(lambda packet: len(packet.payload) > 1000, 40)
+            self.client.transport.send(TAG, bytes(200_000)).addErrback(lambda failure: None)
+            self.assertContained()
+            self.connectAgain()
+
+    def test_port(self) -> None:
+        """The failure of a port reaches all peers, although one of them cannot be told."""
+        mine = self.client.transport._peer.sent
+        self.patch(SendWindow, "losePath", lambda _window, _port, _now: True)
+        self.raiseOnce(SendWindow, "losePath", lambda window, *_words: window is mine)
+        module = self.lifeline(self.client).module
+        module.core.losePort(0, "a test's", module.seconds())
+        module.turn()
+        self.assertContained()
+
+    def test_interruption(self) -> None:
+        """Both connections survive exceptions of the module itself, of which each is logged."""
+        for owner, name in (
+            (Module, "batchEnded"),
+            (Module, "received"),
+            (Module, "deadline"),
+            (Module, "outgoing"),
+        ):
+            self.raiseOnce(owner, name)
+            for each in (self.client, *self.bystanders):
+                for _ in "ab":
+                    each.transport.post(TAG, bytes(700))
+            self.pause(2.0)
+            self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1, name)
+        self.assertEqual([len(each.tagged) for each in (self.server, *self.bystanders)], [8, 8, 8])
+        self.assertFalse(self.client.lost or self.server.lost)
+        self.closeAll()
+
+    def test_interruptions(self) -> None:
+        """A module whose exceptions are repeated ends, so that a peer cannot fill the log."""
+        self.raiseOnce(Module, "received", lambda *_words: False)  # skips compiled classes
+
+        def received(*_words: Any) -> None:
+            raise ZeroDivisionError("a test's")
+
+        self.patch(Module, "received", received)
+        self.client.transport.send(TAG, bytes(3000)).addErrback(lambda failure: None)
+        self.wait(lambda: self.client.lost and self.server.lost, 60.0)
+        self.assertIn(len(self.flushLoggedErrors(ZeroDivisionError)), range(17, 2 * 17 + 1))
+
+    def test_arrivals(self) -> None:
+        """Messages fail although an exception interrupts the processing of their acknowledgement."""
+        for owner, name in (
+            (SendWindow, "_learn"),
+            (Marks, "validate"),
+            (Congestion, "arrived"),
+            (Module, "_segmentArrived"),
+        ):
+            peer = self.client.transport._peer
+            path = peer.sent.paths[0]
+            self.raiseOnce(
+                owner,
+                name,
+                lambda each, *words, peer=peer, path=path: (
+                    each in (peer.sent, path.marks, path.congestion) or peer in words
+                ),
+            )
+            sent = [self.client.transport.send(TAG, bytes(size)) for size in (700, 701, 702)]
+            self.wait(lambda: self.client.lost and self.server.lost)
+            for each in sent:
+                self.failureResultOf(each, MessageFailed)
+            self.assertContained()
+            self.connectAgain()
 
     def test_removal(self) -> None:
         """A connection ends, and releases everything, if its messages cannot be failed or its peer closed."""
