@@ -18,7 +18,7 @@ from txrdma.kit.delayedcalls import Timer
 from txrdma.kit.logs import advised, RateLimitedLogger
 from txrdma.smc.common.reactoruse import reactorUse
 from txrdma.smc.signalling.local import candidateNames
-from txrdma.smc.signalling.owners import acceptingUsers, isOwned, sourceFor, TCPAddress
+from txrdma.smc.signalling.owners import isOwned, socketUser, sourceFor, TCPAddress
 from txrdma.smc.signalling.silence import logUnresponsivePeer
 from txrdma.unix.lines import Lines
 from txrdma.unix.sockets import Credentials, peerOf, processAt, Reactor
@@ -57,7 +57,7 @@ class Announcement:
         return self._channel.directory
 
     def __init__(self, channel: AnnouncementChannel, client: TCPAddress) -> None:
-        self._channel = channel
+        self._channel, self._client = channel, client
         self._number = channel.add(self)
         self._call: Callable[[], None] | None = None
         self.since = 0.0
@@ -86,7 +86,7 @@ class Announcement:
 
     def accepted(self) -> None:
         """Handle the acceptance of the connection, if the TCP socket still belongs to the listener."""
-        self.isAccepted = self._channel.isStillOwned(self.listener)
+        self.isAccepted = self._channel.isStillOwned(self.listener, self._client)
         self.close()
 
     def close(self) -> None:
@@ -198,13 +198,14 @@ class AnnouncementChannel:
             announcement.wasRefused = True
             announcement.close()
 
-    def isStillOwned(self, listener: Credentials) -> bool:
-        """Return whether only the listener's user can have accepted the connection."""
+    def isStillOwned(self, listener: Credentials, client: TCPAddress) -> bool:
+        """Return whether only the listener's user can have accepted the connection of a client."""
         if self.directory:
             return True  # its sockets are in another namespace, but it has proven its address
         if self._isOwned is None:
-            user = listener.user
-            self._isOwned = user == 0 or acceptingUsers(self._target) <= {user}
+            self._isOwned = isOwned(listener.user, self._target)
+        if self._isOwned is None:  # the listener may have closed: whose is the accepted socket?
+            return socketUser(self._target, client) == listener.user
         return self._isOwned
 
     # Timeouts

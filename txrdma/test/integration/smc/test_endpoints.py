@@ -141,7 +141,6 @@ class ModeTests(EndsTestCase):
     async def test_connectionsOfAnotherUserUsePlainTCP(self) -> None:
         for module in (announcing, unixsockets):
             self.patch(module, "peerOf", lambda connection: Credentials(1, 65533))
-        self.patch(announcing, "acceptingUsers", lambda target: {65533})
         await self.check(
             "smc:127.0.0.1:0",
             "smc:127.0.0.1:{}",

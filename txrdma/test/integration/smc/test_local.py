@@ -25,6 +25,7 @@ from txrdma.kit.logs import RateLimitedLogger
 from txrdma.smc.common.reactoruse import reactorUse
 from txrdma.smc.signalling import local as signalling
 from txrdma.smc.signalling import localclient as announcing
+from txrdma.smc.signalling import owners
 from txrdma.smc.signalling.local import Announced, AnnouncementConnection, Announcements, listenerName
 from txrdma.smc.signalling.localclient import (
     Announcement,
@@ -262,11 +263,28 @@ class AnnouncementTests(Base):
         announcements, announcement = self.expected()
         self.connected(announcement)
         announcement.listener = Credentials(1, 1000)
-        self.patch(announcing, "acceptingUsers", lambda target: {1001})
+        self.patch(owners, "acceptingUsers", lambda target: {1001})
         self.claimed(announcements).expect(self.withdrawn)
         self.reactor.serve()
         self.assertEqual(self.reported, ["answered", "plain", "withdrawn"])
         self.assertNothingLeft()
+
+    def test_listenerWithoutSocketIsTrustedForItsAcceptedSocketOnly(self) -> None:
+        announcements = self.announcements()
+        announcement = self.announce()
+        self.reactor.serve()
+        announcement.forget()
+        self.patch(owners, "acceptingUsers", lambda target: set())
+        for user, outcome in ((None, "plain"), (1001, "plain"), (1000, "accepted")):
+            announcement = self.announce()
+            self.reactor.serve()
+            self.connected(announcement)
+            announcement.listener = Credentials(1, 1000)
+            found = {(self.address, CLIENT): user}
+            self.patch(announcing, "socketUser", lambda *ends, found=found: found.get(ends))
+            self.claimed(announcements).expect(self.withdrawn)
+            self.reactor.serve()
+            self.assertEqual(self.reported[:2], ["answered", outcome])
 
     def test_secondAnnouncementOfConnectionIsRefused(self) -> None:
         announcements = self.announcements()
