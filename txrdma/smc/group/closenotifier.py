@@ -16,12 +16,14 @@ from collections.abc import Callable
 from zope.interface import implementer
 
 from twisted.internet.interfaces import IReactorFDSet, IReactorTime, IReadDescriptor
-from twisted.logger import Logger
+from twisted.logger import Logger, LogLevel
 from twisted.python.failure import Failure
 
 from txrdma.kit.delayedcalls import Timer
+from txrdma.kit.logs import RateLimitedLogger
 
 _log = Logger()
+_rateLimited = RateLimitedLogger(_log)
 
 
 class NotifierReactor(IReactorFDSet, IReactorTime):
@@ -50,8 +52,9 @@ class CloseNotifier:
     def _watch(self) -> None:
         try:
             self._reactor.addReader(self)  # again: other code may have removed all readers
-        except Exception:  # such as ENOSPC of epoll
-            _log.failure("the ends of SMC-R connections are reported at once, as their reader can't be added")
+        except Exception:  # such as ENOSPC of epoll, for each connection that ends
+            text = "the ends of SMC-R connections are reported at once, as their reader can't be added"
+            _rateLimited.emit(LogLevel.critical, "reader", text, log_failure=Failure())
             self.notify()
 
     def _isOpen(self) -> bool:
