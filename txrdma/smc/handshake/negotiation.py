@@ -368,10 +368,10 @@ class Negotiation(Protocol):
             self._outcomes.established(link.agreement.version, link.device, link.route)
             if options.lowLatency:
                 link.preferLatency()
+            monitor = TCPMonitor(stream, self.transport, self._reactor, stream.link.group.seconds)
+            self.transport.protocol = monitor  # which ends the stream if anything fails from here on
             self._stream = None
             self._end()
-            monitor = TCPMonitor(stream, self.transport, self._reactor, stream.link.group.seconds)
-            self.transport.protocol = monitor
             built = self._built()
             protocol = Protocol() if isinstance(built, Failure) else built
             kind = SMCTransport if options.autocork else PromptTransport

@@ -24,6 +24,7 @@ from txrdma.smc.group.link import Link
 from txrdma.smc.handshake.outcomes import Outcomes
 from txrdma.smc.stream import stream as streamModule
 from txrdma.smc.stream.stream import Stream
+from txrdma.smc.stream.tcpmonitor import TCPMonitor
 from txrdma.smc.terms.offer import Role
 from txrdma.smc.wire.llc import DeleteReason
 from txrdma.soft.core.completion import SoftCompletionQueue
@@ -478,6 +479,27 @@ class HandshakeTests(RaceTestCase):
         bystander.transport.write(b"still here")
         self.until(lambda: peer.received == b"still here")
 
+    def test_start(self) -> None:
+        """An exception before or after the start of a stream ends it at both ends, and releases it."""
+        bystander, peer = self.pair()
+        for owner, name, isLate in (
+            (TCPMonitor, "__init__", False),
+            (Stream, "start", False),
+            (Stream, "start", True),
+        ):
+            for end in self.client, self.server:
+                with patch.object(owner, name, breakingStart(owner, name, end, isLate)):
+                    here, there, _sockets = self.connect()
+                    self.until(lambda: self.flushLoggedErrors(Broken))
+                failed, other = (there, here) if end is self.server else (here, there)
+                self.until(lambda: not other.mode or other.reason)  # noqa: B023
+                self.until(lambda: bool(failed.reason) is isLate)  # noqa: B023
+                for host in (self.client, self.server):
+                    self.until(lambda: len(self.onlyLink(host).members) == 1)  # noqa: B023
+                self.assertEqual(self.flushLoggedErrors(), [])
+        bystander.transport.write(b"still here")
+        self.until(lambda: peer.received == b"still here")
+
     def test_wake(self) -> None:
         """A link group that cannot return to the reactor does not prevent connections, nor end its own."""
         bystander, peer = self.pair()
@@ -504,6 +526,21 @@ class HandshakeTests(RaceTestCase):
     def onlyLink(self, host: Host) -> Link:
         [link] = linkGroups(host, DEVICE).links()
         return link
+
+
+def breakingStart(owner: type, name: str, end: Host, isLate: bool) -> Callable[..., None]:
+    """Return a replacement of a method that raises at this end, perhaps after its work."""
+    real = getattr(owner, name)
+
+    def method(self: Any, *arguments: Any) -> None:
+        stream = self if isinstance(self, Stream) else arguments[0]
+        isHere = stream.link.groups.reactor is end
+        if isLate or not isHere:
+            real(self, *arguments)
+        if isHere:
+            raise Broken(name)
+
+    return method
 
 
 def breaking(end: str) -> Callable[..., None]:
