@@ -31,6 +31,7 @@ from txrdma.iba.types import RKey
 from txrdma.kit.connectionlog import describe
 from txrdma.kit.delayedcalls import nextCalls
 from txrdma.kit.logs import RateLimitedLogger
+from txrdma.smc.common.names import diagnosisName
 from txrdma.smc.common.reactoruse import Use
 from txrdma.smc.flow.closing import Ended, Ending, Lifecycle, ReadEnded, Released, Send
 from txrdma.smc.flow.flow import ENDS, Flow
@@ -233,13 +234,21 @@ class Stream:
 
     def violated(self, what: str) -> None:
         """Close this connection because the peer violated the protocol; others of the link continue."""
+        self._close(f"the peer violated the protocol: {what}")
+
+    def declined(self, diagnosis: Diagnosis) -> None:
+        """Close this connection because the peer declined SMC-R when this end had begun to use it."""
+        self._close(f"the peer declined SMC-R after the handshake: {diagnosisName(diagnosis)}")
+
+    def _close(self, why: str) -> None:
+        """Log why this end closes the connection, and close it."""
         _rateLimited.warn(
             (self.peer.host, self.role),
-            "SMC-R connection with {peer} closed because the peer violated the protocol: {what}",
+            "SMC-R connection with {peer} closed because {why}",
             peer=describe(self.peer),
-            what=what,
+            why=why,
         )
-        self._failure = self._failure or Failure(ConnectionLost(what))
+        self._failure = self._failure or Failure(ConnectionLost(why))
         self._closing.fail()
         self._handleClosingEvents()
 

@@ -33,8 +33,10 @@ from twisted.internet.tcp import Connection
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from txrdma.error import WireError
 from txrdma.kit.delayedcalls import cancelCall, isPending
 from txrdma.smc.group.interfaces import LinkedStream
+from txrdma.smc.wire.clc import Decline, decodeFirst
 
 _log = Logger()
 
@@ -86,7 +88,14 @@ class TCPMonitor(Protocol):
         stream = self._stream
         if stream is not None:
             self.cut()  # first: a peer that fell back to TCP would take a FIN for an orderly end
-            stream.violated("bytes on the TCP connection")
+            try:
+                _size, message = decodeFirst(data)
+            except WireError:
+                message = None
+            if isinstance(message, Decline):
+                stream.declined(message.diagnosis)
+            else:
+                stream.violated("bytes on the TCP connection")
 
     def readConnectionLost(self) -> None:
         """Handle a FIN: the peer's process has ended, or (Linux) it has closed its write side."""

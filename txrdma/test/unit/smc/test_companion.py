@@ -15,6 +15,7 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.smc.stream.tcpmonitor import GRACE, LONGEST_GRACE, PACKET_GRACE, TCPMonitor
+from txrdma.smc.wire.clc import Decline, Diagnosis
 
 
 class Stream:
@@ -39,6 +40,9 @@ class Stream:
 
     def violated(self, what: str) -> None:
         self.reported.append("violated")
+
+    def declined(self, diagnosis: Diagnosis) -> None:
+        self.reported.append(diagnosis.name)
 
     def peerExited(self) -> None:
         self.reported.append("vanished")
@@ -193,6 +197,12 @@ class CompanionTests(SynchronousTestCase):
     def test_TCPBytesBreakTheRules(self) -> None:
         self.monitor.dataReceived(b"?")
         self.assertEqual((self.stream.reported, self.tcp.ended), (["violated"], ["reset"]))
+
+    def test_lateDeclineIsNoViolation(self) -> None:
+        for version in (1, 2):
+            self.setUp()
+            self.monitor.dataReceived(Decline.inVersion(version, bytes(8), Diagnosis.TIMEOUT_CL).encode())
+            self.assertEqual((self.stream.reported, self.tcp.ended), (["TIMEOUT_CL"], ["reset"]))
 
     def test_fallenBackPeerIsReset(self) -> None:
         self.stream.violated = lambda what: self.monitor.finish(inOrder=True)  # type: ignore[method-assign]
