@@ -17,7 +17,7 @@ from zope.interface import implementer
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReadDescriptor
-from twisted.logger import Logger
+from twisted.logger import Logger, LogLevel
 from twisted.python.failure import Failure
 
 from txrdma.cm.core.alternate import acceptAnyPath, PathCheck
@@ -42,9 +42,10 @@ from txrdma.cm.status import managers
 from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError
 from txrdma.iba.path import IBPath
 from txrdma.interfaces import IVerbsDevice
-from txrdma.kit.logs import errorText
+from txrdma.kit.logs import errorText, RateLimitedLogger
 
 _log = Logger()
+_rateLimited = RateLimitedLogger(_log)
 
 RESOLVE_SECONDS: Final = 4.0
 """Timeout of the kernel's address and route resolution."""
@@ -225,9 +226,12 @@ class KernelManagedConnection:
             )
             self._over(ConnectionTimedOut(MessageKind.REQ if self.isActive else MessageKind.REP))
 
-    def failed(self, error: RDMAError) -> None:
-        """Fail the connection, since a request to the kernel failed."""
-        _log.warn("{connection} failed: {error}", connection=self, error=errorText(error))
+    def failed(self, error: Exception) -> None:
+        """Fail the connection, since a request to the kernel failed, or an exception was raised."""
+        if isinstance(error, RDMAError):
+            _log.warn("{connection} failed: {error}", connection=self, error=errorText(error))
+        else:
+            _log.failure("{connection} failed", Failure(error), connection=self)
         self._over(ConnectionTimedOut(MessageKind.REQ if self.isActive else MessageKind.REP))
 
     def _ask(self) -> None:
@@ -362,7 +366,7 @@ class KernelManager:
                 made.append(identifier)
                 self._handlers[identifier] = serviceID, handler
                 self.channel.listen(identifier, address, port, min(backlog, 0x7FFFFFFF))
-        except RDMAError:
+        except Exception:
             end()
             raise
         return end
@@ -394,7 +398,7 @@ class KernelManager:
             self.channel.resolveAddress(
                 identifier, addresses.source, addresses.destination, port, RESOLVE_SECONDS
             )
-        except RDMAError:
+        except Exception:
             self.forget(made)
             raise
         return made
@@ -442,7 +446,7 @@ class KernelManager:
                 continue
             try:
                 connection.handleEvent(event)
-            except RDMAError as error:
+            except Exception as error:  # the reactor would end all connections
                 connection.failed(error)
 
     def connectionLost(self, reason: Failure) -> None:
@@ -460,6 +464,7 @@ class KernelManager:
         serviceID, handler = listener
         try:
             prepared, ends = self.channel.prepared(identifier), self.channel.ends(identifier)
+            request = requestOf(serviceID, ends, event.parameters, prepared)
         except RDMAError as error:
             _log.warn(
                 "{manager}: dropping a REQ whose path cannot be queried: {error}",
@@ -468,7 +473,11 @@ class KernelManager:
             )
             self.channel.destroy(identifier)
             return
-        request = requestOf(serviceID, ends, event.parameters, prepared)
+        except Exception:
+            text = "{manager}: dropping a REQ that cannot be translated"
+            _rateLimited.emit(LogLevel.critical, "REQ", text, manager=self, log_failure=Failure())
+            self.channel.destroy(identifier)
+            return
         made = self._connections[identifier] = KernelManagedConnection(
             self, identifier, request, False, handler
         )

@@ -6,27 +6,33 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 from typing import Any
+from unittest.mock import Mock
 
 from twisted.internet.task import Clock
 from twisted.internet.testing import MemoryReactorClock
+from twisted.logger import Logger
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.cm.connections.queuepairs import addressOf, toReceive, toSend
+from txrdma.cm.core.events import ConnectionTimedOut, Event
 from txrdma.cm.layouts.ipcm import IPAddresses, PortSpace
-from txrdma.cm.layouts.messages import REP, REQ
+from txrdma.cm.layouts.messages import MessageKind, REP, REQ
 from txrdma.cm.layouts.paths import reversedPath
 from txrdma.cm.rdmacm import library
-from txrdma.cm.rdmacm.library import Ends, EventChannel, Parameters, Prepared
-from txrdma.cm.rdmacm.manager import isOfKernel, KernelManager
+from txrdma.cm.rdmacm import manager as managers
+from txrdma.cm.rdmacm.library import CMEvent, Ends, EventChannel, EventKind, Parameters, Prepared
+from txrdma.cm.rdmacm.manager import isOfKernel, KernelManagedConnection, KernelManager
 from txrdma.cm.rdmacm.messages import pathFrom, replyOf, requestOf, requestSent
 from txrdma.error import DeviceUnavailable, InvalidRequest
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID, QPN
 from txrdma.iba.verbs import QPAttributes
+from txrdma.kit.logs import RateLimitedLogger
 from txrdma.sim.network import SimulatedNetwork
 
 HERE, THERE = "192.0.2.1", "192.0.2.2"
@@ -199,8 +205,8 @@ class CLibrary:
         return called
 
 
-class DestroyedIDTests(SynchronousTestCase):
-    """No function of librdmacm is called with the pointer to a destroyed id, which is freed memory."""
+class ManagerTestCase(SynchronousTestCase):
+    """A manager with such a librdmacm."""
 
     def setUp(self) -> None:
         self.library = CLibrary()
@@ -217,6 +223,10 @@ class DestroyedIDTests(SynchronousTestCase):
     def request(self) -> REQ:
         """Create a REQ to a port."""
         return REQ(serviceID=0x01061D2F, privateData=IPAddresses(HERE, 0, THERE).toPrivateData())
+
+
+class DestroyedIDTests(ManagerTestCase):
+    """No function of librdmacm is called with the pointer to a destroyed id, which is freed memory."""
 
     def test_destroyed(self) -> None:
         """A channel refuses to use an id that it has destroyed, and destroys it once."""
@@ -283,3 +293,66 @@ class DestroyedIDTests(SynchronousTestCase):
         manager.listen(0x01061D2F, lambda *_: None)
         end()
         self.assertEqual(manager.listeners, 1)
+
+
+class ContainmentTests(ManagerTestCase):
+    """An exception affects one connection of a manager, not all connections of the device."""
+
+    def events(self, *events: CMEvent) -> None:
+        """Let the channel report these events, and then none."""
+        queued: list[CMEvent | None] = [*events, None]
+        self.patch(EventChannel, "take", lambda _channel: queued.pop(0))
+
+    def event(self, kind: EventKind, identifier: int, listener: int = 0) -> CMEvent:
+        return CMEvent(kind, identifier, listener, 0, Parameters(QPN(1), 0, 0, 0, 0, b""))
+
+    def test_event(self) -> None:
+        """A connection whose event cannot be processed fails alone, and its exception is logged once."""
+        manager = self.manager()
+        seen: list[tuple[KernelManagedConnection, Event]] = []
+        poor, other = (
+            manager.connect(self.request(), IBPath(), lambda *each: seen.append(each)) for _ in "ab"
+        )
+        usual = EventChannel.resolveRoute
+
+        def resolveRoute(channel: EventChannel, identifier: int, seconds: float) -> None:
+            if identifier == poor.identifier:
+                raise ZeroDivisionError("a test's")
+            usual(channel, identifier, seconds)
+
+        self.patch(EventChannel, "resolveRoute", resolveRoute)
+        self.events(*(self.event(EventKind.ADDR_RESOLVED, each.identifier) for each in (poor, other)))
+        manager.doRead()
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+        self.assertEqual(seen, [(poor, ConnectionTimedOut(MessageKind.REQ))])
+        self.assertEqual((poor.state, other.state), ("FREE", "REQ_SENT"))
+        self.assertEqual(self.library.calls[-1], ("resolve_route", other.identifier))
+
+    def test_request(self) -> None:
+        """A REQ that cannot be translated is dropped, and such REQs do not fill the log."""
+        self.patch(managers, "_rateLimited", RateLimitedLogger(Logger()))
+        self.patch(managers, "requestOf", Mock(side_effect=ZeroDivisionError("a test's")))
+        self.patch(EventChannel, "prepared", lambda *_: ROUTE)
+        self.patch(EventChannel, "ends", lambda *_: ENDS)
+        manager = self.manager()
+        requested: list[object] = []
+        manager.listen(0x01061D2F, lambda *each: requested.append(each))
+        (listener,) = manager._handlers
+        for _ in "ab":
+            number = manager.channel.create(PortSpace.TCP)
+            self.events(self.event(EventKind.CONNECT_REQUEST, number, listener))
+            manager.doRead()
+            self.assertEqual(self.library.calls[-1], ("destroy_id", number))
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+        self.assertEqual((requested, manager.listeners), ([], 1))
+
+    def test_begin(self) -> None:
+        """A listener or connection that cannot begin leaves no ID."""
+        manager = self.manager()
+        for name in ("listen", "resolveAddress"):
+            self.patch(EventChannel, name, Mock(side_effect=ZeroDivisionError("a test's")))
+        self.assertRaises(ZeroDivisionError, manager.listen, 0x01061D2F, lambda *_: None)
+        self.assertRaises(ZeroDivisionError, manager.connect, self.request(), IBPath(), lambda *_: None)
+        self.assertEqual(
+            (manager.listeners, manager.states, manager.channel.identifiers), (0, Counter(), set())
+        )
