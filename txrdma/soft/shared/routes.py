@@ -17,6 +17,7 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Callable
+from functools import partial
 from ipaddress import ip_address
 from typing import cast, Final
 
@@ -179,12 +180,16 @@ class _ConnectedProcess(PeerProcess):
             line.close()
             self._port.unlink(line)
         self._port.forget(self)
-        for invitation in self._invitations.values():
-            _discard(*invitation)
+        endings: list[Callable[[], object]] = [
+            partial(_discard, *invitation) for invitation in self._invitations.values()
+        ]
         self._invitations.clear()
-        self._peerDoorbells.close()
+        endings.append(self._peerDoorbells.close)
         if self.datagramLink is not None:
-            self._port.datagrams.peerEnded(self.datagramLink)
+            endings.append(partial(self._port.datagrams.peerEnded, self.datagramLink))
+        for end in endings:
+            with _log.failuresHandled("Unexpected error while shared memory of a process was released"):
+                end()
         queuePairs, unopened = list(self.queuePairs.values()), list(self._unopened.values())
         if queuePairs or unopened:
             _log.debug(
@@ -419,6 +424,11 @@ class _Link:
                 error=errorText(error),
             )
             self.line.close(str(error))
+        except Exception:  # the caller may be the connection to another process
+            _log.failure(
+                "Unexpected error while a message of process {pid} was processed", pid=self.line.process.pid
+            )
+            self.line.close("its message could not be processed")
 
     def descriptorsLost(self, message: bytes) -> None:
         """Answer a message whose descriptors were lost: request them again, or refuse the connection."""

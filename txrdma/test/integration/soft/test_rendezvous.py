@@ -13,6 +13,7 @@ from select import select
 from struct import Struct
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import Mock
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,7 +21,7 @@ from hypothesis import strategies as st
 from twisted.logger import capturedLogs, formatEvent
 
 from txrdma.iba.types import GID, QPN, RKey
-from txrdma.iba.verbs import Access, AddressVector, Operation, Status
+from txrdma.iba.verbs import Access, AddressVector, Operation, QPState, Status
 from txrdma.interfaces import IDirectLane
 from txrdma.soft.core.netdev import softMAC
 from txrdma.soft.device import openSoftDevice
@@ -356,6 +357,30 @@ class StrangerTests(StrangerCase):
             os.close(box)
             start = PairNotice(kind=answer, source=end.qp.number, destination=QPN(source)).encode()
             self.runUntil(lambda: self.isAccepted(sock, start))  # noqa: B023
+
+    def test_exceptionClosesOneConnection(self) -> None:
+        sock = self.come()
+        [port] = [each for each in self.device.routes if isinstance(each, routes.SharedMemoryPort)]
+        self.runUntil(lambda: port._known((LOOPBACK, 9)))
+        [link] = port._links.values()
+        leave = PairNotice(kind=RendezvousKind.LEAVE, source=QPN(1), destination=QPN(2)).encode()
+        self.patch(routes._ConnectedProcess, "leaveReceived", Mock(side_effect=ZeroDivisionError("a test's")))
+        link.messageReceived(leave, [])
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+        self.refused(sock)
+
+    def test_queuePairsFailAlthoughMemoryCannotBeReleased(self) -> None:
+        sock, end = self.come(), End(self.device)
+        port = cast(Any, self.device.routes[0])
+        self.runUntil(lambda: port._known((LOOPBACK, 9)))
+        end.qp.modify(INIT)
+        address = AddressVector(GID.fromIP(LOOPBACK), dmac=softMAC(LOOPBACK, 9))
+        end.qp.modify(replace(RTR, address=address, destinationQPN=QPN(5)))
+        self.patch(_doorbells.PeerDoorbells, "close", Mock(side_effect=ZeroDivisionError("a test's")))
+        sock.close()
+        self.runUntil(lambda: end.qp.state is QPState.ERR)
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+        self.check()
 
     def test_invitationsForUnknownQueuePairsAreBounded(self) -> None:
         self.patch(routes, "_MOST_WAITING", 2)
