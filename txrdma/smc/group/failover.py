@@ -164,8 +164,14 @@ class LinkFailover:
         with link.ending():
             unacknowledged = link.scheduler.handOver(other.scheduler)
             for stream in list(link.members):
-                with group.isolated("moving a connection"):
+                try:
                     self._move(stream, link, other, unacknowledged)
+                except Exception:
+                    _log.failure("A connection ends because it can't be moved ({stream!r})", stream=stream)
+                    for each in (link, other):
+                        each.members.pop(stream, None)
+                    with group.isolated("ending a connection"):
+                        stream.linkLost(False, 0)
             with group.isolated("stopping a scheduler"):
                 link.scheduler.end()
             link.closeAttachment()

@@ -317,8 +317,9 @@ class LinkGroup:
 
     def linkBroken(self, link: Link, text: str) -> None:
         """Handle the failure of a link's queue pair, after its received messages were processed."""
-        self.core.linkDown(self.seconds(), text, link.life)
-        self._turnCore()
+        with self._failing("a link is removed"):
+            self.core.linkDown(self.seconds(), text, link.life)
+            self._turnCore()
 
     def linkFailed(self, link: Link, text: str) -> None:
         """End a link because of an exception, and notify the peer if possible."""
@@ -329,9 +330,10 @@ class LinkGroup:
         self._turnCore()
 
     def portsChanged(self) -> None:
-        if self.core.isOpen:
-            self._failover.portsChanged()
-            self._turnCore()
+        with self._failing("links are added and removed"):
+            if self.core.isOpen:
+                self._failover.portsChanged()
+                self._turnCore()
 
     def retire(self) -> None:
         """Accept no more connections, because the peer does not know this group."""
@@ -439,13 +441,20 @@ class LinkGroup:
 
     def check(self) -> None:
         """Poll all links, and process timeouts."""
-        try:
+        with self._failing("timeouts are processed"):
             self._processTimeouts()
+
+    @contextmanager
+    def _failing(self, what: str) -> Iterator[None]:
+        """End this group, but no other, after an exception."""
+        try:
+            yield
         except Exception:
             failure = Failure()
             _log.failure(
-                "An SMC-R link group ends because of an error while processing timeouts ({group!r})",
+                "An SMC-R link group ends because of an error while {what} ({group!r})",
                 failure,
+                what=what,
                 group=self,
             )
             for link in list(self.links):

@@ -7,13 +7,17 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import product
 from typing import Any
+from unittest.mock import Mock, patch
 
 from twisted.internet.error import ConnectionLost
 
 from txrdma.iba.verbs import AsyncEventKind
 from txrdma.interfaces import AsyncEvent
+from txrdma.smc.flow.flow import Flow
+from txrdma.smc.group.failover import LinkFailover
 from txrdma.smc.group.group import LinkGroup
 from txrdma.smc.group.groups import LinkGroups, useDevice
+from txrdma.smc.stream.stream import Stream
 from txrdma.test.support.smc.races import Listener, RaceTestCase
 from txrdma.testing.smc.hosts import Host
 from txrdma.testing.smc.scenario import DEVICE
@@ -73,6 +77,54 @@ class SecondLinkTests(TwoLinkTestCase):
         for group in self.both():
             [link] = group.links
             self.assertIsNone(link.scheduler.queue.unacknowledged)
+
+
+class FailureTests(TwoLinkTestCase):
+    """Exceptions while connections are moved."""
+
+    def test_move(self) -> None:
+        """A connection that cannot be moved ends at both ends; all others are moved."""
+        for owner in (Stream, Flow):
+            ends = [self.pair() for _ in range(4)]
+            [group] = self.groupsOf[self.client].groups()
+            usual, raised = owner.move, list[Any]()
+
+            def move(each: Any, *arguments: Any, usual: Any = usual, raised: list[Any] = raised) -> None:
+                if not raised:
+                    raised.append(each)
+                    raise ZeroDivisionError("a test's")
+                usual(each, *arguments)
+
+            with patch.object(owner, "move", move):
+                group.links[0].broken("for the test")
+            self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+            lost = [
+                (here, there)
+                for here, there in ends
+                if here.transport.stream in raised or here.transport.stream.flow in raised
+            ]
+            self.assertEqual(len(lost), 1)
+            self.until(lambda: all(each.reason for each in lost[0]))  # noqa: B023
+            for here, there in ends:
+                if not here.reason:
+                    here.transport.write(b"still here")
+                    self.until(lambda there=there: there.received == b"still here")  # type: ignore[misc]  # a lambda
+                    here.transport.loseConnection()
+                    there.transport.loseConnection()
+            self.until(lambda: all(here.reason and there.reason for here, there in ends))  # noqa: B023
+            self.until(lambda: not any(group.streams() for group in self.both()))
+
+    def test_ports(self) -> None:
+        """A group that cannot use changed ports ends alone."""
+        here, there = self.pair()
+        groups = self.groupsOf[self.client]
+        other = Mock()
+        self.patch(groups, "groups", lambda usual=groups.groups: [*usual(), other])
+        self.patch(LinkFailover, "portsChanged", Mock(side_effect=ZeroDivisionError("a test's")))
+        groups._portsChanged()
+        other.portsChanged.assert_called_once()
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+        self.until(lambda: here.reason and there.reason)
 
 
 class AsymmetricTests(TwoLinkTestCase):
