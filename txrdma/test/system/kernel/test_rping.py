@@ -8,7 +8,7 @@ import re
 
 from txrdma.test.system.kernel import Box, Witness
 from txrdma.test.system.kernel.cmworld import counted, Program, ProgramTestCase, SHOWN, since
-from txrdma.test.system.kernel.world import HERE6, THERE6
+from txrdma.test.system.kernel.world import HERE6, HERE_LOCAL, THERE6, THERE_LOCAL
 
 BOXES = (Box(rxe=False, timeout=420),)
 
@@ -73,3 +73,10 @@ class RpingIPv6Tests(RpingTests):
 
     witness = Witness("txrdma rping, software device", "rping on rxe", "the same over IPv6")
     here, there = HERE6, THERE6
+
+
+class RpingLinkLocalTests(RpingTests):
+    """Tests of rping between link-local addresses."""
+
+    witness = Witness("txrdma rping, software device", "rping on rxe", "the same, link-local addresses")
+    here, there = HERE_LOCAL, THERE_LOCAL

@@ -11,7 +11,7 @@ from twisted.internet.endpoints import quoteStringArgument
 from txrdma.test.system.kernel import Box, record, Witness
 from txrdma.test.system.kernel.cmworld import Program, ProgramTestCase
 from txrdma.test.system.kernel.rstreamer import SYNC
-from txrdma.test.system.kernel.world import HERE6, THERE6
+from txrdma.test.system.kernel.world import HERE6, HERE_LOCAL, THERE6, THERE_LOCAL
 
 BOXES = (Box(rxe=False, timeout=420),)
 
@@ -73,3 +73,10 @@ class RstreamIPv6Tests(RstreamTests):
 
     witness = Witness("rsocket: over the software device", "rstream on rxe", "the same over IPv6")
     here, there = HERE6, THERE6
+
+
+class RstreamLinkLocalTests(RstreamTests):
+    """Tests of rstream between link-local addresses."""
+
+    witness = Witness("rsocket: over the software device", "rstream on rxe", "the same, link-local addresses")
+    here, there = HERE_LOCAL, THERE_LOCAL

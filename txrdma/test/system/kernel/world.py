@@ -33,7 +33,10 @@ _CLONE_NEWNET: Final = 0x40000000
 
 HERE, THERE = "10.79.0.1", "10.79.0.2"
 HERE6, THERE6 = "fd79::1", "fd79::2"
-LINK_HERE, LINK_THERE = "txrdma0", "txrdma1"
+LINK = "txrdma0"
+"""The interface at each end of the wire."""
+
+HERE_LOCAL, THERE_LOCAL = f"fe80::79:1%{LINK}", f"fe80::79:2%{LINK}"
 NAMESPACE, RXE = "txrdma-far", "txrdma_rxe"
 
 MTU_1024, MTU_4096 = 1500, 4400
@@ -70,27 +73,29 @@ class World:
         self.end()
         run("ip", "netns", "add", NAMESPACE)
         mtu = str(self.mtu)
-        ends = ("mtu", mtu, "type", "veth", "peer", "name", LINK_THERE, "netns", NAMESPACE, "mtu", mtu)
-        run("ip", "link", "add", LINK_HERE, *ends)
-        run("ip", "addr", "add", f"{HERE}/24", "dev", LINK_HERE)
-        run("ip", "link", "set", LINK_HERE, "up")
-        run("ip", "-n", NAMESPACE, "addr", "add", f"{THERE}/24", "dev", LINK_THERE)
-        run("ip", "-n", NAMESPACE, "link", "set", LINK_THERE, "up")
+        ends = ("mtu", mtu, "type", "veth", "peer", "name", LINK, "netns", NAMESPACE, "mtu", mtu)
+        run("ip", "link", "add", LINK, *ends)
+        run("ip", "addr", "add", f"{HERE}/24", "dev", LINK)
+        run("ip", "link", "set", LINK, "up")
+        run("ip", "-n", NAMESPACE, "addr", "add", f"{THERE}/24", "dev", LINK)
+        run("ip", "-n", NAMESPACE, "link", "set", LINK, "up")
         run("ip", "-n", NAMESPACE, "link", "set", "lo", "up")
         self.addRXE()
 
     def addRXE(self) -> None:
         """Create rxe at the local end."""
-        run("rdma", "link", "add", RXE, "type", "rxe", "netdev", LINK_HERE)
+        run("rdma", "link", "add", RXE, "type", "rxe", "netdev", LINK)
         self._awaitGID(HERE)
 
     def addIPv6(self) -> None:
-        """Give both ends an IPv6 address, too. Idempotent."""
+        """Give both ends a global and a link-local IPv6 address, too. Idempotent."""
         if self._hasGID(HERE6):
             return
-        run("ip", "addr", "add", f"{HERE6}/64", "dev", LINK_HERE, "nodad")
-        run("ip", "-n", NAMESPACE, "addr", "add", f"{THERE6}/64", "dev", LINK_THERE, "nodad")
-        self._awaitGID(HERE6)
+        for here, there in ((HERE_LOCAL, THERE_LOCAL), (HERE6, THERE6)):
+            for namespace, address in (((), here), (("-n", NAMESPACE), there)):
+                prefix = f"{address.partition('%')[0]}/64"
+                run("ip", *namespace, "addr", "add", prefix, "dev", LINK, "nodad")
+            self._awaitGID(here)
 
     def _awaitGID(self, address: str) -> None:
         deadline = time.monotonic() + 30
@@ -118,8 +123,8 @@ class World:
     def end(self) -> None:
         if os.path.exists(f"/sys/class/infiniband/{RXE}"):
             self.removeRXE()
-        if os.path.exists(f"/sys/class/net/{LINK_HERE}"):
-            run("ip", "link", "del", LINK_HERE)
+        if os.path.exists(f"/sys/class/net/{LINK}"):
+            run("ip", "link", "del", LINK)
         if os.path.exists(f"/run/netns/{NAMESPACE}"):
             run("ip", "netns", "del", NAMESPACE)
 
@@ -155,7 +160,7 @@ class World:
     def settle(self) -> None:
         """Wait until the wire has a link and rxe's port is active."""
         deadline = time.monotonic() + 30
-        while not (self._contains(f"/sys/class/net/{LINK_HERE}/operstate", "up") and self._isActive()):
+        while not (self._contains(f"/sys/class/net/{LINK}/operstate", "up") and self._isActive()):
             if time.monotonic() > deadline:
                 raise OSError(f"{RXE} does not become active")
             time.sleep(0.05)
@@ -204,7 +209,7 @@ class World:
 
     @staticmethod
     def _place(isFar: bool) -> tuple[Sequence[str], str]:
-        return (("-n", NAMESPACE), LINK_THERE) if isFar else ((), LINK_HERE)
+        return (("-n", NAMESPACE) if isFar else ()), LINK
 
 
 _present: World | None = None
