@@ -324,6 +324,17 @@ class IDirectDatagrams(Interface):
         """Send C{head} and C{body} as one datagram, behind all posted requests; False: post it instead."""
 
 
+class IDisarmable(Interface):
+    """Optional on a queue pair: gives up alternate paths, for which IBA 17.2.8 has no transition."""
+
+    def disarm() -> None:
+        """
+        Give up the alternate path and any migration to it: another one can be loaded. Idempotent.
+
+        The peer may still migrate until it has done the same.
+        """
+
+
 class ITrimmable(Interface):
     """Optional on a queue pair whose receives need no memory before messages arrive."""
 

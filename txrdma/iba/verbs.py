@@ -437,6 +437,8 @@ class DeviceAttributes:
     @ivar ackDelay: encoded maximum time until the device acknowledges a packet; 0 is almost none.
     @ivar canMigrate: whether queue pairs can have alternate paths (IBA 17.2.8). The device may still refuse a
         path.
+    @ivar canDisarm: whether queue pairs can give up an alternate path: they provide
+        L{IDisarmable<txrdma.interfaces.IDisarmable>}.
     """
 
     nodeType: NodeType
@@ -450,6 +452,7 @@ class DeviceAttributes:
     acknowledgesByProgram: bool = False
     ackDelay: int = 0
     canMigrate: bool = False
+    canDisarm: bool = False
 
 
 _UNLIMITED: Final = 1 << 16

@@ -210,6 +210,7 @@ class SoftDevice:
             atomics=AtomicCapability.HCA,
             acknowledgesByProgram=True,
             canMigrate=True,
+            canDisarm=True,
         )
         for number, port in enumerate(self.ports, 1):
             port.adopt(number, self.notify)

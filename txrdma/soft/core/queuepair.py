@@ -37,7 +37,15 @@ from txrdma.iba.verbs import (
     SendRequest,
     Status,
 )
-from txrdma.interfaces import AsyncEvent, IDirectDatagrams, IDirectLane, IMulticast, IQueuePair, ITrimmable
+from txrdma.interfaces import (
+    AsyncEvent,
+    IDirectDatagrams,
+    IDirectLane,
+    IDisarmable,
+    IMulticast,
+    IQueuePair,
+    ITrimmable,
+)
 from txrdma.kit.values import replace
 from txrdma.soft.core.completion import SoftCompletionQueue
 from txrdma.soft.core.directdatagrams import DirectDatagramRoute, DirectDatagrams
@@ -76,7 +84,7 @@ class QueuePairOwner(Protocol):
         """Remove a closed queue pair."""
 
 
-@implementer(IQueuePair, ITrimmable)
+@implementer(IQueuePair, IDisarmable, ITrimmable)
 class SoftQueuePair:
     """
     A queue pair of a software device (IBA 10.3).
@@ -359,6 +367,21 @@ class SoftQueuePair:
                 self._setDatagramRoute()
             return self._direct
         return self if interface is IMulticast and self._datagramRoute() is not None else None
+
+    # IDisarmable
+
+    def disarm(self) -> None:
+        if self.attributes.alternateAddress is None:
+            return
+        self.attributes = replace(
+            self.attributes,
+            migrationState=MigrationState.MIGRATED,
+            alternateAddress=None,
+            alternatePKeyIndex=None,
+            alternateTimeout=None,
+        )
+        if self._route is not None:
+            self._route.attributesChanged()
 
     # ITrimmable
 

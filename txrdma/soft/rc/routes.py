@@ -159,6 +159,9 @@ class RoCERoute(Route):
             self._readdress(attributes.address)
         if attributes.migrationState is MigrationState.REARM is not self._migration.state:
             self._rearm()
+        elif self._isArming and attributes.migrationState is MigrationState.MIGRATED:
+            self._alternate = None
+            self._setMigration(MigrationState.MIGRATED)
 
     def migrate(self) -> None:
         if self._migrate(self.port.seconds()):

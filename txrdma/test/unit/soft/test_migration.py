@@ -24,6 +24,7 @@ from txrdma.iba.verbs import (
     QPState,
     Status,
 )
+from txrdma.interfaces import IDisarmable
 from txrdma.sim.network import SimulatedNetwork
 from txrdma.soft.core.roundtrip import PATH_SECONDS
 from txrdma.soft.rc._migration import Migration
@@ -170,6 +171,37 @@ class ArmingTests(MigrationCase):
         route._heading &= ~(1 << 54)
         self.write(10)
         self.assertEqual(self.states(), [ARMED, MIGRATED])
+
+    def test_disarmedThenArmedForAnotherPath(self) -> None:
+        """Queue pairs that give up a path stay where they are, and can load another one."""
+        for isArmed in (True, False):
+            if isArmed:
+                self.arm()
+            else:
+                self.rearm(self.alice, self.bob)
+            IDisarmable(self.alice.qp).disarm()
+            self.write()
+            self.assertEqual((self.states()[0], self.paths()), (MIGRATED, [1, 1]))
+            self.assertIsNone(self.alice.qp.query().alternateAddress)
+            IDisarmable(self.bob.qp).disarm()
+        one, other = (device.ports for device in (self.one, self.other))
+        way = AddressVector(self.other.gids(1)[0], port=2, dmac=other[0].mac)
+        self.rearm(self.alice, self.bob, way)
+        self.rearm(self.bob, self.alice, AddressVector(self.one.gids(2)[0], port=1, dmac=one[1].mac))
+        self.run_()
+        self.cut()
+        self.write()
+        self.assertEqual(self.paths(), [2, 1])
+        self.assertEqual(self.kinds(self.alice) + self.kinds(self.bob), [DONE, DONE])
+
+    def test_disarmedQueuePairDoesNotMigrate(self) -> None:
+        """If its path fails, a queue pair that has given up the other one fails as without it."""
+        self.arm()
+        IDisarmable(self.alice.qp).disarm()
+        self.cut()
+        self.alice.write(self.bob, 1, 0, 10)
+        self.run_(60.0)
+        self.assertEqual([c.status for c in self.alice.poll()], [Status.RETRY_EXC_ERR])
 
     def test_alternatePathOfOtherAddressFamilyFails(self) -> None:
         way = AddressVector(GID.fromIP("2001:db8::1"), port=2)
