@@ -81,6 +81,7 @@ class IConnectionManager(Interface):
         backlog: int = ...,
         offset: int = ...,
         pattern: bytes = ...,
+        mayReload: bool = ...,
         checkPath: PathCheck = ...,
     ) -> Callable[[], None]:
         """Report REQs for a service; the returned function stops listening."""
@@ -91,6 +92,7 @@ class IConnectionManager(Interface):
         handler: Callable[[IManagedConnection, Event], None],
         *,
         isPeerToPeer: bool = ...,
+        mayReload: bool = ...,
         checkPath: PathCheck = ...,
     ) -> IManagedConnection:
         """Request a connection from a peer by a REQ."""

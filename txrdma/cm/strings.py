@@ -4,9 +4,9 @@ and of datagrams: C{sidr:192.0.2.1:7471}.
 
 C{clientFromString} and C{serverFromString} of Twisted parse them. Keys of messages are C{device}, a device
 string; C{receives}, C{messageBytes}, C{longest} and C{reads}, the terms; C{credits=no} to send no greeting;
-C{privateData} of a client's REQ, and its C{timeout}; C{peer=yes}, if the peer also connects instead of
-listening; C{backlog} of a server, and C{match}, with which private data must begin. Twisted loads this module
-whenever it looks for plugins, so it imports little.
+C{mayReload=yes} to replace alternate paths; C{privateData} of a client's REQ, and its C{timeout};
+C{peer=yes}, if the peer also connects instead of listening; C{backlog} of a server, and C{match}, with which
+private data must begin. Twisted loads this module whenever it looks for plugins, so it imports little.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ def _terms(keys: Arguments, usual: Terms) -> Terms:
         usesCredits=keys.isYes("credits", usual.usesCredits),
         keepalive=keys.seconds("keepalive", usual.keepalive, mayBeZero=True) or None,
         longest=keys.size("longest", usual.longest, 1, RANGES["longest"][1]),
+        mayReload=keys.isYes("mayReload", usual.mayReload),
     )
 
 

@@ -92,6 +92,8 @@ class Terms:
     @ivar longest: the length of the longest message that this end accepts, in bytes, up to 1 GiB, if the peer
         sends a greeting: those longer than C{messageBytes} are read from the peer's memory, which needs
         C{reads}.
+    @ivar mayReload: an alternate path can be replaced before a migration to it, if both ends allow that. The
+        device must be able to give up a loaded path.
     """
 
     messageBytes: int = 4096
@@ -106,6 +108,7 @@ class Terms:
     usesCredits: bool = True
     keepalive: float | None = KEEPALIVE
     longest: int = LONGEST
+    mayReload: bool = False
 
     def __post_init__(self) -> None:
         for name, (least, most) in RANGES.items():

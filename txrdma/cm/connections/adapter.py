@@ -26,6 +26,7 @@ from txrdma.cm.layouts.messages import APStatus, CMPath
 from txrdma.cm.layouts.paths import pathFor
 from txrdma.cm.manager import ConnectionManager
 from txrdma.cm.rdmacm.manager import isManaged, isOfKernel, KernelManager
+from txrdma.cm.terms import Terms
 from txrdma.error import DeviceUnavailable, InvalidRequest, ResourceExhausted
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID, MTU, PKey, QPN
@@ -344,6 +345,19 @@ class Adapter:
             sources = [gid for isSamePort, _, gid in others if not isSamePort]
             return Deferred.fromCoroutine(resolver.findOther(path, path.dgid, (*sources, path.sgid)))
         return succeed(replace(path, sgid=others[0][2]) if others else None)
+
+    def mayReload(self, terms: Terms) -> bool:
+        """
+        Return whether connections with these terms may replace their alternate paths.
+
+        @raise InvalidRequest: they may, but queue pairs of this device cannot give up a path.
+        """
+        if terms.mayReload and not self.device.attributes.canDisarm:
+            raise InvalidRequest(
+                f"{self.device.name} cannot replace alternate paths: leave out mayReload=yes, or use a software "
+                "device"
+            )
+        return terms.mayReload
 
     def cmPathOf(self, path: IBPath) -> CMPath:
         """The path of a REQ or LAP, with the rate of the port that has its source GID, and the ACK delay."""

@@ -138,6 +138,7 @@ class Attempt:
         connection = adapter.manager.connect(
             *(request, self._path, self._handleEvent),
             isPeerToPeer=self._isPeerToPeer,
+            mayReload=adapter.mayReload(self._terms),
             checkPath=adapter.checkPath,
         )
         transport.connection = connection

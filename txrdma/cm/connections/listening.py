@@ -254,6 +254,7 @@ class ServiceListening:
             backlog=self._backlog,
             offset=self._naming.headerBytes,
             pattern=self._match,
+            mayReload=self._adapter.mayReload(self._terms),
             checkPath=self._adapter.checkPath,
         )
 

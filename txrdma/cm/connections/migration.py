@@ -19,7 +19,7 @@ from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import PKey
 from txrdma.iba.verbs import MigrationState, Operation, QPAttributes, QPState, SendRequest
-from txrdma.interfaces import IQueuePair
+from txrdma.interfaces import IDisarmable, IQueuePair
 from txrdma.kit.logs import errorText
 from txrdma.kit.values import replace
 
@@ -136,6 +136,12 @@ class PathMigration:
         if self.isDue:
             self._probe = self._sends.postOverhead(pair, SendRequest(0, Operation.RDMA_WRITE))
 
+    def disarm(self, pair: IQueuePair) -> None:
+        """Give up the alternate path of a queue pair, since another one is about to be loaded."""
+        IDisarmable(pair).disarm()
+        self._isArmed = self._isProbing = False
+        self._fail(InvalidRequest("the alternate path is being replaced"))
+
     def hasMigrated(self, pair: IQueuePair) -> bool:
         """Return whether the queue pair has migrated since it was armed; True only once."""
         if not self._isArmed or pair.state is not QPState.RTS:
@@ -181,7 +187,10 @@ class PathMigration:
     def end(self) -> None:
         """Fail the Deferreds of C{whenArmed}, since the connection has ended."""
         self._isOver = True
+        self._fail(DeviceUnavailable("the connection ended before the alternate path was armed"))
+
+    def _fail(self, reason: RDMAError) -> None:
         arming, self._arming = self._arming, []
         for each in arming:
             if not each.called:
-                each.errback(DeviceUnavailable("the connection ended before the alternate path was armed"))
+                each.errback(reason)

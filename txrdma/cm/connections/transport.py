@@ -48,6 +48,7 @@ from txrdma.cm.core.events import (
     ignoreEvent,
     PathMigrated,
     QPArmed,
+    QPDisarmed,
 )
 from txrdma.cm.interfaces import IManagedConnection, IPreparedProtocol, IRDMAProtocol
 from txrdma.cm.layouts.messages import APStatus, checkPrivateData, CMPath, DREQ, DREQ_PRIVATE_BYTES, REP, REQ
@@ -383,6 +384,8 @@ class RDMATransport(RequestTransport):
             connection.replyAlternatePath(event.transactionID, self._loadRequested(event.path))
         elif isinstance(event, QPArmed):
             self._arm(event.path)
+        elif isinstance(event, QPDisarmed):
+            self._disarm()
         elif isinstance(event, PathMigrated) and self.protocol is not None and not self._life.isClosed:
             self._callOptional("pathMigrated", event.path)
         self.settle()
@@ -457,6 +460,10 @@ class RDMATransport(RequestTransport):
     def _arm(self, path: CMPath) -> None:
         if self._pair is not None and self._life.mayPost:
             self._prepareMigration().arm(self._pair, path)
+
+    def _disarm(self) -> None:
+        if self._pair is not None and self._life.mayPost:
+            self._prepareMigration().disarm(self._pair)
 
     def _probeIdle(self) -> None:
         """

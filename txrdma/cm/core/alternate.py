@@ -217,9 +217,7 @@ class Alternate(ExchangeCore):
         if not self._isSupported:
             raise InvalidRequest("the peer's REP refused alternate paths")
         if self._stateName == _IDLE and self.alternate is not None and not self._mayReload:
-            raise InvalidRequest(
-                "there is an alternate path, and this connection does not allow replacing it"
-            )
+            raise InvalidRequest("there is an alternate path, which only mayReload allows replacing")
         if areSame(path, self.primary):
             raise InvalidRequest("the alternate path is the primary one")
         refusal = self._checkPath(path)

@@ -336,12 +336,13 @@ class KernelManager:
         backlog: int = BACKLOG,
         offset: int = 0,
         pattern: bytes = b"",
+        mayReload: bool = False,
         checkPath: PathCheck = acceptAnyPath,
     ) -> Callable[[], None]:
         """
         Listen to a port on all IP addresses that the device has now.
 
-        @param checkPath: never called, since there are no alternate paths.
+        @param mayReload: not used, as C{checkPath}, since there are no alternate paths.
         @return: a function that stops listening; connections stay.
         @raise InvalidRequest: the service ID is not a port, the port has a listener, the device has no IP
             address, or there is a pattern, which the kernel does not support.
@@ -378,6 +379,7 @@ class KernelManager:
         handler: EventHandler,
         *,
         isPeerToPeer: bool = False,
+        mayReload: bool = False,
         checkPath: PathCheck = acceptAnyPath,
     ) -> KernelManagedConnection:
         """

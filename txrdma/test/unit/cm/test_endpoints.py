@@ -565,6 +565,19 @@ class StringTests(SynchronousTestCase):
             self.assertEqual(server._match, b"blue")
             self.assertRaises(ValueError, serverFromString, None, text + ":peer=yes")
 
+    def test_mayReload(self) -> None:
+        """C{mayReload=yes}, of clients and servers, allows replacing a loaded alternate path."""
+        for parse, text in (
+            (clientFromString, r"ib:1:dgid \:\:ffff\:127.0.0.3"),
+            (clientFromString, "rdma:127.0.0.3:7471"),
+            (serverFromString, "ib:1"),
+            (serverFromString, "rdma:127.0.0.3:7471"),
+        ):
+            for words, expected in (("", False), (":mayReload=no", False), (":mayReload=yes", True)):
+                endpoint: Any = parse(None, text + words)
+                self.assertIs(endpoint._terms.mayReload, expected)
+            self.assertRaises(ValueError, parse, None, text + ":mayReload=1")
+
     def test_timeout(self) -> None:
         """C{timeout=} limits the attempt to connect; there is no limit by default."""
         for text in (r"ib:1:dgid \:\:ffff\:127.0.0.3", "rdma:127.0.0.3:7471"):

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from twisted.internet.defer import Deferred
-from twisted.internet.error import ConnectionDone
+from twisted.internet.error import CannotListenError, ConnectionDone
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -376,6 +376,115 @@ class MigrationTests(TwoPortCase):
     def test_passiveEndCannotLoadPaths(self) -> None:
         _client, server = self.connected()
         self.assertRaises(InvalidRequest, server.transport.loadAlternatePath, self.path(1))
+
+
+class ReloadTests(TwoPortCase):
+    """Alternate paths that replace others before a migration (C{mayReload})."""
+
+    reloading = replace(TERMS, mayReload=True)
+
+    @property
+    def crossed(self) -> IBPath:
+        """The path from the second port of the client to the first one of the server."""
+        return replace(self.path(1), dgid=self.path(0).dgid)
+
+    def loaded(self, serverTerms: Terms) -> tuple[MessageRecorder, Hashing]:
+        """Return two connected protocols with an alternate path; the client may replace it."""
+        client, server = self.connected(self.reloading, serverTerms)
+        assert isinstance(server, Hashing)
+        self.result(client.transport.loadAlternatePath(self.path(1)))
+        self.pause(0.1)
+        return client, server
+
+    def test_replaced(self) -> None:
+        """The connection migrates to the path that was loaded last, whichever end notices the cut."""
+        for sender in range(2):
+            ends = client, server = self.loaded(self.reloading)
+            for path in (self.crossed, self.path(1), self.crossed):
+                loaded = self.result(client.transport.loadAlternatePath(path))
+            self.assertEqual(client.transport.alternate, loaded)
+            self.assertEqual(server.transport.alternate, reversedPath(loaded))
+            self.pause(0.1)
+            self.cut(0)
+            ends[sender].transport.sendMessage(b"by the path that was loaded last")
+            self.wait(lambda: (server.length or client.messages) and client.paths and server.paths)  # noqa: B023
+            self.assertEqual((client.paths, server.paths), ([loaded], [reversedPath(loaded)]))
+            self.assertEqual((client.transport.path, client.transport.alternate), (loaded, None))
+            self.mend(0)
+            self.closed(client, server)
+        self.assertNothingLeft()
+
+    def test_replacedUnderLoad(self) -> None:
+        """All messages arrive, once and in order, while paths are replaced and the one in use is cut."""
+        self.network.faults = Faults(loss=0.001, duplication=0.001, jitterSeconds=30e-6)
+        client, server = self.loaded(self.reloading)
+        random, expected, count = Random(7), sha256(), 300
+        for _ in range(count):
+            block = random.randbytes(BLOCK)
+            expected.update(block)
+            client.transport.sendMessage(block)
+        for path in (self.crossed, self.path(1), self.crossed):
+            self.result(client.transport.loadAlternatePath(path))
+        self.assertLess(server.length, count * BLOCK)
+        self.cut(0)
+        self.wait(lambda: server.length == count * BLOCK, 600.0)
+        self.assertEqual(server.hash.digest(), expected.digest())
+        self.assertEqual([len(each.paths) for each in (client, server)], [1, 1])
+
+    def test_refusedByPeer(self) -> None:
+        """Without C{mayReload} the peer refuses another path. The one that it has can be loaded again."""
+        client, server = self.loaded(TERMS)
+        loading = client.transport.loadAlternatePath(self.crossed)
+        self.assertEqual(self.failure(loading, Refused).status, APStatus.REJECTED)
+        self.assertIsNone(client.transport.alternate)
+        loaded = self.result(client.transport.loadAlternatePath(self.path(1)))
+        self.assertEqual(server.transport.alternate, reversedPath(loaded))
+        self.pause(0.1)
+        self.cut(0)
+        client.transport.sendMessage(b"on")
+        self.wait(lambda: server.length and client.paths and server.paths)
+
+    def test_refusedByApplication(self) -> None:
+        """If the application refuses the new path, no end has an alternate path, until one is loaded."""
+        client, server = self.loaded(self.reloading)
+        server.answersToPaths.append(False)
+        loading = client.transport.loadAlternatePath(self.crossed)
+        self.assertEqual(self.failure(loading, Refused).status, APStatus.REJECTED)
+        self.assertEqual((client.transport.alternate, server.transport.alternate), (None, None))
+        self.result(client.transport.loadAlternatePath(self.path(1)))
+
+    def test_notAllowed(self) -> None:
+        """Without C{mayReload} the client does not replace a path, which remains loaded."""
+        client, _server = self.connected(TERMS, self.reloading)
+        loaded = self.result(client.transport.loadAlternatePath(self.path(1)))
+        error = self.assertRaises(InvalidRequest, client.transport.loadAlternatePath, self.crossed)
+        self.assertIn("mayReload", str(error))
+        self.assertEqual(client.transport.alternate, loaded)
+
+    def test_replacedBeforeArmed(self) -> None:
+        """A load that has not armed the queue pair fails if its path is replaced; the second one succeeds."""
+        client, _server = self.connected(self.reloading, self.reloading)
+        self.patch(sendqueue, "OVERHEAD", 0)
+        first = client.transport.loadAlternatePath(self.path(1))
+        self.wait(lambda: client.transport.alternate is not None)
+        second = client.transport.loadAlternatePath(self.crossed)
+        self.failureResultOf(first, InvalidRequest)
+        self.patch(sendqueue, "OVERHEAD", 4)
+        self.assertEqual(self.result(second), pathFor(self.crossed))
+
+    def test_deviceCannotDisarm(self) -> None:
+        """A device that cannot give up a loaded path has no such connections and listeners."""
+        for number, device in enumerate(self.devices):
+            real = device.attributes
+            device.attributes = replace(real, canDisarm=False)
+            if number:
+                listening = self.ends(terms=self.reloading).listen(MessageFactory(MessageRecorder))
+                failure = self.failureResultOf(listening, CannotListenError)
+            else:
+                failure = self.failureResultOf(self.ask(self.reloading), InvalidRequest)
+            self.assertIn("mayReload", str(failure.value))
+            device.attributes = real
+        self.assertNothingLeft()
 
 
 class RequestedTests(MessagingCase):
