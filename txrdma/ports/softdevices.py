@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from contextlib import closing
+from errno import EADDRNOTAVAIL, EINVAL
 from functools import lru_cache
 from ipaddress import ip_address
 from secrets import randbelow
@@ -76,6 +77,18 @@ def softDeviceListening(interface: str) -> str:
     return softDeviceAt(",".join(dict.fromkeys(wanted)) or "127.0.0.1")
 
 
+def addressAdvice(address: str, error: OSError) -> str:
+    """Return what is wrong with an IP address that a system call has refused; C{""} if that is unclear."""
+    host, _, zone = address.partition("%")
+    if error.errno == EADDRNOTAVAIL:
+        return "; this host does not have that address, see `ip address`"
+    if isinstance(error, socket.gaierror) and zone:
+        return f"; this host does not have the interface {zone}, see `ip link`"
+    if error.errno == EINVAL and host.lower().startswith("fe80:"):
+        return f"; a link-local address needs its interface, such as {host}%eth0"
+    return ""
+
+
 def softDeviceTo(host: str) -> str:
     """
     Return the string of the software device at the address from which this host sends to another one.
@@ -93,7 +106,8 @@ def softDeviceTo(host: str) -> str:
             probe.connect(found[0][-1])  # nothing is sent
             source, _, *scoped = probe.getsockname()
     except OSError as error:
-        raise InvalidRequest(f"there is no route to {host}: {error}") from error
+        advice = addressAdvice(host, error)
+        raise InvalidRequest(f"there is no route to {host}: {error}{advice}") from error
     if any(scoped):  # flow and scope of a link-local address
         source += f"%{socket.if_indextoname(scoped[1])}"
     if family == socket.AF_INET and (source == host or source.startswith("127.")):

@@ -353,9 +353,9 @@ class Adapter:
         @raise InvalidRequest: they may, but queue pairs of this device cannot give up a path.
         """
         if terms.mayReload and not self.device.attributes.canDisarm:
+            name = self.device.name
             raise InvalidRequest(
-                f"{self.device.name} cannot replace alternate paths: leave out mayReload=yes, or use a software "
-                "device"
+                f"{name} cannot replace alternate paths: leave mayReload out, or set it to no"
             )
         return terms.mayReload
 

@@ -21,14 +21,14 @@ from twisted.logger import Logger
 from txrdma.cm.connections.adapter import Adapter, heldAdapter
 from txrdma.cm.connections.datagramqueues import DatagramQueuePair, QKEY
 from txrdma.cm.connections.endpoints import followUser, LIFE_TIME, within
-from txrdma.cm.connections.hostnames import addressesOf
+from txrdma.cm.connections.hostnames import addressesOf, Attempts
 from txrdma.cm.connections.listening import firstFree
 from txrdma.cm.errors import ServiceRefused
 from txrdma.cm.layouts.ipcm import IPAddresses, PortSpace, serviceIDOf
 from txrdma.cm.layouts.messages import SIDRREP, SIDRREQ, SIDRStatus
 from txrdma.cm.layouts.rejectinfo import redirectedPath
 from txrdma.cm.terms import checkSeconds
-from txrdma.error import DeviceUnavailable, InvalidRequest
+from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID, MULTICAST_QPN, QPN
 from txrdma.interfaces import IMulticast
@@ -37,6 +37,7 @@ from txrdma.messages.address import MessageAddress
 from txrdma.messages.interfaces import IMessageClientEndpoint, IMessageProtocolFactory, IMessageServerEndpoint
 from txrdma.messages.memory import octets
 from txrdma.messages.protocol import MessageFactory
+from txrdma.messages.transport import cannotListen
 from txrdma.ports.softdevices import softDeviceTo
 from txrdma.verbs.devices import checkSpec, DeviceSpec
 
@@ -279,7 +280,7 @@ class DatagramClientEndpoint:
         timeout: float | None = None,
     ) -> None:
         """
-        @param host: an IP address, or a name, whose first address is used.
+        @param host: an IP address, or a name, whose addresses are tried as C{HostnameEndpoint} does.
         @param device: None is the software device at the source address of the route to the host.
         @param privateData: for the service; at most 180 bytes.
         @param timeout: seconds until C{connect} fails; None is the time of all retransmissions.
@@ -311,7 +312,7 @@ class DatagramClientEndpoint:
             L{PeerSilent<txrdma.cm.errors.PeerSilent>}, or another L{RDMAError}.
         """
         answer: Deferred[DatagramProtocol] = Deferred(lambda _: connecting.cancel())
-        connecting = Deferred.fromCoroutine(self._connect(factory, answer))
+        connecting = Deferred.fromCoroutine(self._connectByName(factory, answer))
 
         def fire(result: Any) -> None:  # or a Failure
             if not answer.called:  # cancelled by the factory or the protocol
@@ -320,10 +321,19 @@ class DatagramClientEndpoint:
         connecting.addBoth(fire)
         return within(self._reactor, self._timeout, answer)
 
-    async def _connect(
+    async def _connectByName(
         self, factory: IMessageProtocolFactory, answer: Deferred[DatagramProtocol]
     ) -> DatagramProtocol:
-        address = (await addressesOf(self._reactor, self._host))[0]
+        addresses = await addressesOf(self._reactor, self._host)
+
+        def connect(address: str) -> Deferred[DatagramProtocol]:
+            return Deferred.fromCoroutine(self._connectTo(address, factory, answer))
+
+        return await Attempts(self._reactor, self._host, addresses, connect).answer
+
+    async def _connectTo(
+        self, address: str, factory: IMessageProtocolFactory, answer: Deferred[DatagramProtocol]
+    ) -> DatagramProtocol:
         device = softDeviceTo(address) if self._device is None else self._device
         with heldAdapter(self._reactor, device) as adapter:
             gid = GID.fromIP(address)
@@ -339,13 +349,14 @@ class DatagramClientEndpoint:
                 found = await self._resolve(adapter, redirected)  # a second redirection is an error
             peer = DatagramPeer(gid, found.qpn, found.qkey, found.privateData.rstrip(b"\0"))
             protocol = _protocolOf(factory, peer)
-            if answer.called:
+            if answer.called:  # cancelled by the factory
                 raise CancelledError
             transport = DatagramTransport(adapter, [adapter.requireGID(source)], protocol)
         transport.peer = peer
         transport.begin()
-        if answer.called:
+        if answer.called:  # cancelled by the protocol
             transport.loseConnection()
+            raise CancelledError
         return protocol
 
     def _resolve(self, adapter: Adapter, path: IBPath) -> Deferred[SIDRREP]:
@@ -402,7 +413,7 @@ class DatagramGroupEndpoint:
 def _protocolOf(factory: IMessageProtocolFactory, address: IAddress) -> DatagramProtocol:
     protocol: DatagramProtocol | None = factory.buildProtocol(address)
     if protocol is None:
-        raise InvalidRequest("the factory has no protocol for this service")
+        raise InvalidRequest("the factory has no protocol for this service: buildProtocol returned None")
     return protocol
 
 
@@ -416,37 +427,36 @@ class _Serving:
             return serviceIDOf(PortSpace.UDP, port or _FIRST_PORT + randbelow((1 << 16) - _FIRST_PORT))
 
         self._isSuspended = False
-        self._open(adapter, number, lambda: _protocolOf(factory, self.getHost()))
+        self._makeProtocol: Callable[[], DatagramProtocol] = lambda: _protocolOf(factory, self.getHost())
+        self._claim(adapter, number)
 
-    def _open(
-        self, adapter: Adapter, number: Callable[[], int], makeProtocol: Callable[[], DatagramProtocol]
-    ) -> None:
-        self._adapter, self._gid = adapter, adapter.usualGID()
-        self._serviceID, end = firstFree(
+    def _claim(self, adapter: Adapter, number: Callable[[], int]) -> None:
+        """Answer requests for a service ID of an adapter, once the protocol has started."""
+        self._adapter, gid = adapter, adapter.usualGID()
+        self._serviceID, self._end = firstFree(
             number, lambda each: adapter.localManager.serve(each, self._answered)
         )
-        try:
-            self._protocol = makeProtocol()
-            self._transport = DatagramTransport(adapter, adapter.usualLocations(), self._protocol)
-        except BaseException:
-            end()
-            raise
-        self._transport.whenClosed(end)
+        host = MessageAddress(gid, self._serviceID, gid.ip or "", self._serviceID & 0xFFFF)
+        self._host = adapter.zoned(host, gid)
 
     def startListening(self) -> None:
         """
         Start the protocol.
 
-        @raise InvalidRequest: the private data is too long.
+        @raise InvalidRequest: the factory has no protocol, or its private data is too long.
         """
         try:
-            if len(self._protocol.answer) > _SIDR_REP_BYTES:
-                length = len(self._protocol.answer)
+            self._protocol = self._makeProtocol()
+            length = len(self._protocol.answer)
+            if length > _SIDR_REP_BYTES:
                 raise InvalidRequest(f"private data has at most {_SIDR_REP_BYTES} bytes, not {length}")
-            self._transport.begin()
+            locations = self._adapter.usualLocations()
+            self._transport = DatagramTransport(self._adapter, locations, self._protocol)
         except BaseException:
-            self._transport._close()
+            self._end()
             raise
+        self._transport.whenClosed(self._end)
+        self._transport.begin()
 
     def stopListening(self) -> Deferred[None]:
         """Stop listening, and stop the protocol. Idempotent."""
@@ -469,11 +479,12 @@ class _Serving:
             if adapter is self._adapter:
                 raise DeviceUnavailable(f"{adapter.device.name} is in use as the former user")
             self._isSuspended = False
-            self._open(adapter, lambda: self._serviceID, lambda: self._protocol)
+            self._makeProtocol = lambda: self._protocol
+            self._claim(adapter, lambda: self._serviceID)
             self.startListening()
 
     def getHost(self) -> MessageAddress:
-        return MessageAddress(self._gid, self._serviceID, self._gid.ip or "", self._serviceID & 0xFFFF)
+        return self._host
 
     def _answered(self, request: SIDRREQ, path: IBPath) -> SIDRREP:
         return SIDRREP(
@@ -498,13 +509,20 @@ class DatagramServerEndpoint:
         """
         Start to listen, with one protocol of the factory for all peers.
 
-        @return: fires with the port, whose C{getHost} is a L{MessageAddress}; fails with an L{RDMAError}.
+        @return: fires with the port, whose C{getHost} is a L{MessageAddress}; fails with
+            C{CannotListenError}, which an L{RDMAError} has caused, or with L{InvalidRequest} if the protocol
+            cannot be used.
         """
         return execute(self._listen, factory)
 
     def _listen(self, factory: IMessageProtocolFactory) -> IListeningPort:
-        with heldAdapter(self._reactor, self._device) as adapter:
-            serving = _Serving(adapter, self._port, factory)
+        with ExitStack() as undo:
+            try:
+                adapter = undo.enter_context(heldAdapter(self._reactor, self._device))
+                serving = _Serving(adapter, self._port, factory)
+            except RDMAError as error:
+                device = self._device if isinstance(self._device, str) else self._device.name
+                raise cannotListen(device, self._port, error) from error
             serving.startListening()
         followUser(self._reactor, self._device, adapter, serving)
         return serving

@@ -24,6 +24,7 @@ from txrdma.error import DeviceUnavailable
 from txrdma.iba.types import ROCE_PORT
 from txrdma.kit.logs import advised, errorText
 from txrdma.ports.network import HostNetwork
+from txrdma.ports.softdevices import addressAdvice
 
 _log = Logger()
 
@@ -165,7 +166,7 @@ class UDPCarrier:
             if self._socket is not None:
                 self._socket.close()
             if isinstance(error, OSError):
-                raise DeviceUnavailable(f"no UDP socket at {address}: {advised(error)}") from error
+                raise _unavailable(address, error) from error
             raise
         self._setBuffers(self._socket)
         self.receiveBuffer = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
@@ -405,9 +406,14 @@ def udpSocket(address: str) -> socket.socket:
         if made is not None:
             made.close()
         if isinstance(error, OSError):
-            raise DeviceUnavailable(f"no UDP socket at {address}: {advised(error)}") from error
+            raise _unavailable(address, error) from error
         raise
     return made
+
+
+def _unavailable(address: str, error: OSError) -> DeviceUnavailable:
+    """Return the error of a device whose address has no socket."""
+    return DeviceUnavailable(f"no UDP socket at {address}: {advised(error)}{addressAdvice(address, error)}")
 
 
 def _isFree(address: str, port: int) -> bool:

@@ -11,7 +11,7 @@ from twisted.application.internet import ClientService, StreamServerEndpointServ
 from twisted.internet import reactor
 from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.endpoints import clientFromString, connectProtocol, serverFromString
-from twisted.internet.error import CannotListenError, ConnectionDone
+from twisted.internet.error import CannotListenError, ConnectError, ConnectionDone
 from twisted.internet.protocol import Factory
 from twisted.internet.task import deferLater
 from twisted.python.failure import Failure
@@ -20,7 +20,7 @@ from twisted.trial.unittest import TestCase
 from txrdma.cm.connections import adapter as adapters
 from txrdma.cm.connections.endpoints import RDMAClientEndpoint, RDMAServerEndpoint
 from txrdma.cm.connections.protocol import RDMAProtocol
-from txrdma.error import ResourceExhausted
+from txrdma.error import DeviceUnavailable, InvalidRequest, ResourceExhausted
 from txrdma.iba.types import ROCE_PORT
 from txrdma.messages.protocol import MessageFactory
 from txrdma.ports.netlink import InterfaceAddress, NetworkInterface
@@ -53,6 +53,27 @@ class Asking(RDMAProtocol):
 
 class LoopbackTests(TestCase):
     """Real reactors and real loopback."""
+
+    @skipUnless(socket.has_ipv6, "this Python has no IPv6")
+    async def test_unusableAddress(self) -> None:
+        """Ends with an address that they cannot use fail, servers as over C{tcp:}, and say what is wrong."""
+        factory: Any = MessageFactory(Echo)
+        for prefix in ("rdma", "rsocket", "sidr"):
+            for address, advice in (
+                ("192.0.2.1", "this host does not have that address, see `ip address`"),
+                (r"fe80\:\:1", "a link-local address needs its interface, such as fe80::1%eth0"),
+                (r"fe80\:\:1%none", "this host does not have the interface none, see `ip link`"),
+            ):
+                endpoint = serverFromString(reactor, f"{prefix}:{address}:7471")
+                failure = endpoint.listen(factory)
+                error = await self.assertFailure(failure, CannotListenError)
+                self.assertIn(advice, str(error))
+                self.assertIsInstance(error.__cause__, DeviceUnavailable)
+                if address.startswith("fe80"):
+                    client = clientFromString(reactor, f"{prefix}:{address}:7471")
+                    failure = client.connect(factory)
+                    error = await self.assertFailure(failure, InvalidRequest, ConnectError)
+                    self.assertIn(advice, str(error))
 
     async def test_allAddresses(self) -> None:
         """A server without an address listens at all of the host, except those with port 4791 in use."""

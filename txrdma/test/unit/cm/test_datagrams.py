@@ -8,6 +8,7 @@ from unittest.mock import Mock
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.endpoints import clientFromString, serverFromString
+from twisted.internet.error import CannotListenError
 
 from txrdma.cm.connections.adapter import Adapter, adapterOf, REFRESH_SECONDS
 from txrdma.cm.connections.datagramqueues import HANDLES, QKEY, RECEIVES, SENDS
@@ -216,7 +217,9 @@ class DatagramTests(MessagingCase):
         self.listening()
         before = len(self.devices[1]._queuePairs)
         endpoint = DatagramServerEndpoint(self.clock, 7471, self.devices[1])
-        self.failureResultOf(endpoint.listen(MessageFactory(DatagramRecorder)), InvalidRequest)
+        failure = self.failureResultOf(endpoint.listen(MessageFactory(DatagramRecorder)), CannotListenError)
+        self.assertIsInstance(failure.value.__cause__, InvalidRequest)
+        self.assertRegex(str(failure.value), ":7471: .*choose another")
         self.failureResultOf(
             DatagramServerEndpoint(self.clock, 7472, self.devices[1]).listen(
                 MessageFactory(lambda: DatagramRecorder(bytes(137)))
@@ -304,7 +307,7 @@ class DatagramTests(MessagingCase):
         """A service on a device with the kernel's manager is refused, and releases everything."""
         self.patch(Adapter, "localManager", property(Mock(side_effect=InvalidRequest("a test's"))))
         service = DatagramServerEndpoint(self.clock, 7471, self.devices[1])
-        self.failureResultOf(service.listen(MessageFactory(DatagramRecorder)), InvalidRequest)
+        self.failureResultOf(service.listen(MessageFactory(DatagramRecorder)), CannotListenError)
         self.assertNothingLeft()
 
 

@@ -371,6 +371,18 @@ class ZoneTests(MessagingCase):
         self.patch(socket, "if_nametoindex", {"eth0": 3}.__getitem__)
         self.assertAddresses("%eth0", 3)
 
+    def test_zoneOfDatagramService(self) -> None:
+        """A datagram service at a link-local address has a zone, and is found with one."""
+        self.patch(SoftPort, "_netdev", "eth0")
+        self.patch(socket, "if_nametoindex", {"eth0": 3}.__getitem__)
+        factory = MessageFactory(DatagramProtocol)
+        host = self.listenAt(factory, DatagramServerEndpoint).getHost()
+        self.assertEqual((host.host, host.scopeID), ("fe80::1%eth0", 3))
+        client = self.result(self.connectTo(factory, DatagramClientEndpoint, host=host.host))
+        self.assertEqual(client.transport.peer.gid.ip, "fe80::1")
+        client.transport.loseConnection()
+        self.assertNothingLeft()
+
     def test_noInterface(self) -> None:
         """The addresses have no zone if the device has no interface any more."""
         self.patch(SoftPort, "_netdev", "eth0")
@@ -390,7 +402,7 @@ class FreePortTests(MessagingCase):
         self.assertEqual([each.getHost().port for each in ports], [0xC005, 0xC006])
         numbers.side_effect = [5, 6] * 20
         endpoint = kind(self.clock, port=0, device=self.devices[1])
-        self.failureResultOf(endpoint.listen(factory), CannotListenError, InvalidRequest)
+        self.failureResultOf(endpoint.listen(factory), CannotListenError)
         for each in ports:
             each.stopListening()
         self.assertNothingLeft()

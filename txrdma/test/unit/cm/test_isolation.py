@@ -12,7 +12,7 @@ from weakref import ref
 from zope.interface import implementer
 
 from twisted.internet.defer import Deferred
-from twisted.internet.error import ConnectionAborted, ConnectionDone, ConnectionLost
+from twisted.internet.error import CannotListenError, ConnectionAborted, ConnectionDone, ConnectionLost
 from twisted.logger import formatEvent, globalLogPublisher
 from twisted.python.failure import Failure
 
@@ -393,7 +393,7 @@ class AttemptTests(MessagingCase):
             self.calls, self.failing = 0, number
             asked = ask()
             self.wait(lambda asked=asked: asked.called)  # type: ignore[misc]  # mypy cannot infer the lambda
-            asked.addCallbacks(end, lambda failure: failure.trap(RDMAError))
+            asked.addCallbacks(end, lambda failure: failure.trap(RDMAError, CannotListenError))
             self.successResultOf(asked)
             self.pause(60.0)
             device = self.devices[0]

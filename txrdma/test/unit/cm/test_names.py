@@ -16,10 +16,16 @@ from twisted.internet.interfaces import (
     IResolutionReceiver,
 )
 
+from txrdma.cm.connections.datagrams import (
+    DatagramClientEndpoint,
+    DatagramProtocol,
+    DatagramServerEndpoint,
+)
 from txrdma.cm.connections.hostnames import addressesOf, ATTEMPT_DELAY
 from txrdma.cm.errors import HostUnknown, Rejected
 from txrdma.error import DeviceUnavailable
 from txrdma.iba.types import GID
+from txrdma.messages.protocol import MessageFactory
 from txrdma.test.support.cm.messaging import MessagingCase
 from txrdma.testing.reactors import ReactorClock
 
@@ -115,6 +121,18 @@ class NameTests(MessagingCase):
         asked = self.asking()
         self.resolving.asked[0].answer("fe80::1", "10.0.1.2")
         self.finish(self.result(asked, 300.0))
+
+    def test_addressesOfDatagramServiceAreTriedInTurn(self) -> None:
+        """Clients of datagram services try the next address when the last one fails or does not answer."""
+        factory = MessageFactory(DatagramProtocol)
+        self.listenAt(factory, DatagramServerEndpoint)
+        for addresses in (("fe80::1", "10.0.1.2"), ("10.0.1.9", "10.0.1.2")):
+            asked = self.connectTo(factory, DatagramClientEndpoint, host="there.example")
+            self.resolving.asked[-1].answer(*addresses)
+            client = self.result(asked, 2.0)
+            self.assertEqual(client.transport.peer.gid.ip, "10.0.1.2")
+            client.transport.loseConnection()
+        self.assertNothingLeft()
 
     def test_serviceAtName(self) -> None:
         """Clients of a service ID resolve names, too, and nothing else that is no address."""
