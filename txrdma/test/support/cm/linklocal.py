@@ -1,7 +1,10 @@
 """
-C{txrdma rping} between two hosts by IPv6: C{python -m txrdma.test.support.cm.linklocal}.
+Clients and servers on two hosts by IPv6: C{python -m txrdma.test.support.cm.linklocal}.
 
-It must run in a new network namespace. It prints the output of the client for each address of the server.
+It must run in a new network namespace. It prints the output of C{txrdma rping}'s client for each address of
+the server. Then it prints a line for each endpoint string of clients: the prefix, and what the server has
+answered, or the exception. Servers answer with the host of the client; clients print that of the server, too.
+C{server} and C{client} are the processes on each host.
 """
 
 from __future__ import annotations
@@ -9,30 +12,133 @@ from __future__ import annotations
 import subprocess
 import sys
 from contextlib import closing
+from typing import Any, Final
 
+from twisted.internet.defer import Deferred
+from twisted.internet.endpoints import clientFromString, connectProtocol, serverFromString
+from twisted.internet.protocol import Factory
+from twisted.internet.task import react
+
+from txrdma.cm import DatagramProtocol, RDMAProtocol
+from txrdma.cm.connections.datagrams import DatagramPeer
 from txrdma.test.support.namespaces import TwoHosts
 
-ADDRESSES = (("2001:db8::1", "2001:db8::1"), ("fe80::1%a0", "fe80::1%b0"))
+ADDRESSES: Final = (("2001:db8::1", "2001:db8::1"), ("fe80::1%a0", "fe80::1%b0"))
 """The address of the server, with the zone of each host."""
+
+SERVERS: Final = (r"rdma:fe80\:\:1%a0:7471", r"sidr:7472:interface=fe80\:\:1%a0")
+
+CLIENTS: Final = tuple(
+    f"{prefix}:{host}:{port}{more}"
+    for prefix, port in (("rdma", 7471), ("sidr", 7472))
+    for host, more in (
+        (r"fe80\:\:1%b0", ""),
+        (r"fe80\:\:1%b0", r":bindAddress=fe80\:\:2%b0"),
+        (r"fe80\:\:1", r":bindAddress=fe80\:\:2%b0"),
+        (r"fe80\:\:1", ""),
+    )
+)
+
+
+class Answering(RDMAProtocol):
+    """Answers a message with the host of the client."""
+
+    def messageReceived(self, data: bytes, immediate: int | None) -> None:
+        self.transport.sendMessage(self.transport.getPeer().host.encode())
+
+
+class Asking(RDMAProtocol):
+    """Sends a message, and closes when the answer has come."""
+
+    def __init__(self) -> None:
+        self.replied: Deferred[str] = Deferred()
+
+    def connectionMade(self) -> None:
+        self.transport.sendMessage(b"hello")
+
+    def messageReceived(self, data: bytes, immediate: int | None) -> None:
+        host = self.transport.getPeer().host
+        self.transport.loseConnection()
+        self.replied.callback(f"{host} {data.decode()}")
+
+
+class AnsweringDatagrams(DatagramProtocol):
+    """Answers a datagram with the host of the client."""
+
+    def datagramReceived(self, data: bytes, peer: DatagramPeer) -> None:
+        self.transport.write((peer.gid.ip or "").encode(), peer)
+
+
+class AskingByDatagram(DatagramProtocol):
+    """Sends a datagram, and closes when the answer has come."""
+
+    def __init__(self) -> None:
+        self.replied: Deferred[str] = Deferred()
+
+    def startProtocol(self) -> None:
+        self.transport.write(b"hello")
+
+    def datagramReceived(self, data: bytes, peer: DatagramPeer) -> None:
+        self.transport.loseConnection()
+        self.replied.callback(f"{peer.gid.ip} {data.decode()}")
+
+
+async def serve(reactor: Any) -> None:
+    """Answer clients until the process is killed."""
+    protocol: Any
+    for text, protocol in zip(SERVERS, (Answering, AnsweringDatagrams), strict=True):
+        port = await serverFromString(reactor, text).listen(Factory.forProtocol(protocol))
+        print("listening", port.getHost().host, flush=True)
+    await Deferred()
+
+
+async def ask(reactor: Any) -> None:
+    """Print what each server answers, or the exception."""
+    for text in CLIENTS:
+        prefix = text.partition(":")[0]
+        kind: Any = Asking if prefix == "rdma" else AskingByDatagram
+        try:
+            asking = await connectProtocol(clientFromString(reactor, text), kind())
+        except Exception as error:
+            print(prefix, type(error).__name__, flush=True)
+        else:
+            print(prefix, await asking.replied, flush=True)
+
+
+def ping(hosts: TwoHosts) -> None:
+    """Run a server and a client of C{txrdma rping} for each address."""
+    rping = [sys.executable, "-m", "txrdma", "rping"]
+    for here, there in ADDRESSES:
+        with subprocess.Popen([*rping, "-s", "-d", "-a", here], stderr=subprocess.PIPE) as server:
+            assert server.stderr is not None
+            try:
+                server.stderr.readline()  # it listens now
+                subprocess.run([*hosts.second, *rping, "-c", "-a", there, "-C", "1", "-v"], timeout=60)
+            finally:
+                server.kill()
 
 
 def main() -> None:
-    """Run a server and a client for each address."""
-    rping = [sys.executable, "-m", "txrdma", "rping"]
+    """Run the servers and the clients."""
+    command = [sys.executable, "-m", "txrdma.test.support.cm.linklocal"]
     with closing(TwoHosts(("10.79.0",))) as hosts:
         for side, name in enumerate(("a0", "b0")):
             for network in ("2001:db8::", "fe80::"):
                 words = f"address add {network}{side + 1}/64 dev {name} nodad"
                 hosts.run(side, "ip", *words.split())
-        for here, there in ADDRESSES:
-            with subprocess.Popen([*rping, "-s", "-d", "-a", here], stderr=subprocess.PIPE) as server:
-                assert server.stderr is not None
-                try:
-                    server.stderr.readline()  # it listens now
-                    subprocess.run([*hosts.second, *rping, "-c", "-a", there, "-C", "1", "-v"], timeout=60)
-                finally:
-                    server.kill()
+        ping(hosts)
+        with subprocess.Popen([*command, "server"], stdout=subprocess.PIPE, text=True) as server:
+            assert server.stdout is not None
+            try:
+                for _ in SERVERS:
+                    print(server.stdout.readline(), end="", flush=True)
+                subprocess.run([*hosts.second, *command, "client"], timeout=60)
+            finally:
+                server.kill()
 
 
 if __name__ == "__main__":
+    if sys.argv[1:]:
+        run = serve if sys.argv[1] == "server" else ask
+        react(lambda reactor: Deferred.fromCoroutine(run(reactor)))
     main()

@@ -13,13 +13,20 @@ from txrdma.test.support.namespaces import runAlone, unshared
 class IPv6Tests(SynchronousTestCase):
     """A server and a client in separate network namespaces."""
 
-    slowBecause = "four processes start"
+    slowBecause = "six processes start"
     skip = None if unshared() else "veth pairs in a network namespace are wanted"
 
-    def test_rping(self) -> None:
-        """Clients reach a server by a global address, and by a link-local one with a zone."""
+    def test_messages(self) -> None:
+        """
+        C{rping}'s clients reach a server by a global address, and by a link-local one with a zone; so do
+        clients of C{rdma:} and C{sidr:}. Without a zone they need a source address with one.
+        """
         ran = runAlone("txrdma.test.support.cm.linklocal", seconds=200)
-        self.assertEqual([line[:21] for line in ran.stdout.splitlines()], ["ping data: rdma-ping-"] * 2)
+        found = [line[:21] if line.startswith("ping") else line for line in ran.stdout.splitlines()]
+        expected = ["ping data: rdma-ping-"] * 2 + ["listening fe80::1%a0"] * 2
+        expected += ["rdma fe80::1%b0 fe80::2%a0"] * 3 + ["rdma InvalidRequest"]
+        expected += ["sidr fe80::1 fe80::2"] * 3 + ["sidr InvalidRequest"]
+        self.assertEqual(found, expected)
 
     def test_streams(self) -> None:
         """
