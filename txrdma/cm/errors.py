@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
-from txrdma.cm.layouts.messages import checkPrivateData, REJ, RejectReason, SIDRREP
+from typing import Final
+
+from txrdma.cm.layouts.messages import checkPrivateData, REJ, RejectReason, SIDRREP, SIDRStatus
 from txrdma.error import RDMAError, Refused
+
+_NO_LISTENER: Final = ": no program listens to this port or service there"
+
+_MEANINGS: Final = {
+    RejectReason.INVALID_SERVICE_ID: _NO_LISTENER,
+    RejectReason.CONSUMER_REJECT: ": its program does not accept it",
+}
+"""What the reasons that depend on the peer's program mean."""
 
 
 class PeerSilent(RDMAError):
@@ -25,7 +35,8 @@ class Rejected(Refused):
     """
 
     def __init__(self, rejection: REJ) -> None:
-        super().__init__(f"the peer rejects the connection: {rejection.reason.name}", rejection.reason)
+        reason = rejection.reason
+        super().__init__(f"the peer rejects the connection: {reason.name}{_MEANINGS.get(reason, '')}", reason)
         self.rejection = rejection
         self.privateData = rejection.privateData.rstrip(b"\0")
 
@@ -40,7 +51,9 @@ class ServiceRefused(Refused):
     """
 
     def __init__(self, response: SIDRREP) -> None:
-        super().__init__(f"the service is not available: {response.status.name}", response.status)
+        status = response.status
+        meaning = _NO_LISTENER if status == SIDRStatus.SERVICE_ID_NOT_SUPPORTED else ""
+        super().__init__(f"the service is not available: {status.name}{meaning}", status)
         self.response = response
 
 
