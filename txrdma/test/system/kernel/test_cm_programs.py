@@ -19,6 +19,7 @@ from txrdma.cm.terms import Terms
 from txrdma.messages.protocol import MessageFactory
 from txrdma.test.system.kernel import Box, Witness
 from txrdma.test.system.kernel.cmworld import CMTestCase, counted, Meeting, Program, since
+from txrdma.test.system.kernel.world import HERE_LOCAL, THERE_LOCAL
 
 BOXES = (Box(rxe=False, timeout=420),)
 
@@ -79,6 +80,13 @@ class DatagramTests(CMTestCase):
         self.assertEqual({peer.qkey for peer in peers}, {QKEY})
         self.assertEqual(since(before), {"rx sidr_req": COUNT, "tx sidr_rep": COUNT})
         self.succeeded(server)
+
+
+class DatagramLinkLocalTests(DatagramTests):
+    """Tests of udaddy between link-local addresses."""
+
+    witness = Witness("sidr: over the software device", "udaddy on rxe", "the same, link-local addresses")
+    here, there = HERE_LOCAL, THERE_LOCAL
 
 
 class GroupTests(CMTestCase):
