@@ -11,6 +11,7 @@ Peers trust each other, as Dask's peers do over TCP: they unpickle what they rec
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections import deque
 from collections.abc import Awaitable, Callable
 from struct import pack, Struct
@@ -72,13 +73,14 @@ def decode(message: bytes) -> list[memoryview | int]:
     if head is None or head.size > len(message):
         raise WireError("a message of Dask", 0, "the number of frames is wrong")
     values = head.unpack_from(message)
-    data, begin = memoryview(bytearray(message)), head.size  # frames can be changed, as over TCP
+    data, begin = memoryview(message), head.size
     found: list[memoryview | int] = []
     for length, isLong in zip(values[1 : count + 1], values[count + 1 :], strict=True):
         if isLong:
             found.append(length)
             continue
-        found.append(data[begin : begin + length])
+        # As over TCP, frames can be changed, and an array does not keep the memory of other frames.
+        found.append(memoryview(bytearray(data[begin : begin + length])))
         begin += length
     if begin != len(message):
         raise WireError(
@@ -89,8 +91,6 @@ def decode(message: bytes) -> list[memoryview | int]:
 
 class BTL(Comm):
     """A connection between two processes of Dask."""
-
-    _shard: Final = dask.utils.parse_bytes(dask.config.get("distributed.comm.shard"))
 
     def __init__(self, connection: Connection, peer: str, deserialize: bool = True) -> None:
         """@param peer: the address of the peer."""
@@ -121,12 +121,16 @@ class BTL(Comm):
         except BaseException:
             self.abort()  # a part of the message may have been received
             raise
-        return await from_frames(
-            frames,
-            deserialize=self.deserialize,
-            deserializers=deserializers,
-            allow_offload=self.allow_offload,
-        )
+        try:
+            return await from_frames(
+                frames,
+                deserialize=self.deserialize,
+                deserializers=deserializers,
+                allow_offload=self.allow_offload,
+            )
+        except EOFError as error:
+            self.abort()
+            raise CommClosedError(f"in {self!r}: a message is truncated") from error
 
     async def _readFrames(self) -> list[memoryview]:
         if not self._received:
@@ -155,7 +159,7 @@ class BTL(Comm):
             serializers=serializers,
             on_error=on_error,
             context=context,
-            frame_split_size=self._shard,
+            frame_split_size=sys.maxsize,  # the receiver would have to join the parts of a frame
         )
         views = [ensure_memoryview(each) for each in frames]
         first, long = encode(views)
@@ -169,6 +173,9 @@ class BTL(Comm):
         except MessageFailed as error:
             self.abort()
             raise CommClosedError(f"in {self!r}: {error}") from error
+        except BaseException:
+            self.abort()  # a part of the message may have been sent
+            raise
         return sum(each.nbytes for each in views)
 
     def _post(self, tag: int, data: bytes | memoryview) -> None:
@@ -253,6 +260,7 @@ class BTLListener(BaseListener):
         self._handle, self._defaultHost = handle, default_host
         self._deserialize, self._mayOffload = deserialize, allow_offload
         self._server: aio.Server | None = None
+        self._hasStopped = False
 
     async def start(self) -> None:
         """Start to listen; raise C{OSError} if that fails."""
@@ -264,6 +272,8 @@ class BTLListener(BaseListener):
     async def _serve(self, connection: Connection) -> None:
         comm = BTL(connection, _address(connection.transport.getPeer()), self._deserialize)
         comm.allow_offload = self._mayOffload
+        if self._hasStopped:
+            return  # closes the connection
         try:
             await self.on_connection(comm)
         except CommClosedError:
@@ -273,7 +283,7 @@ class BTLListener(BaseListener):
 
     def stop(self) -> None:
         """Stop listening. Connections remain."""
-        server, self._server = self._server, None
+        server, self._server, self._hasStopped = self._server, None, True
         if server is not None:
             server.stop()
 

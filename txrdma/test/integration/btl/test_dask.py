@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import struct
 from collections.abc import Callable, Coroutine
 from functools import partial
@@ -14,6 +15,17 @@ from unittest import SkipTest
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import WireError
+
+
+def truncated() -> None:
+    raise EOFError
+
+
+class Truncated:
+    """An object that cannot be unpickled, as if its end were missing."""
+
+    def __reduce__(self) -> Any:
+        return truncated, ()
 
 
 class DaskCase(SynchronousTestCase):
@@ -37,6 +49,11 @@ class FrameTests(DaskCase):
         long = bytes(self.module.SHORT)
         self.assertEqual(self.decoded(b"ab", b"", long, b"c"), ([b"ab", b"", len(long), b"c"], [long]))
         self.assertEqual(self.decoded(), ([], []))
+
+    def test_ownMemory(self) -> None:
+        """A received frame does not keep the memory of other frames, as it may belong to an array."""
+        frames, _long = self.decoded(b"header", b"ab", b"cdef")
+        self.assertEqual([len(each.obj) for each in frames], [6, 2, 4])
 
     def test_writable(self) -> None:
         """Received frames can be changed, as over TCP."""
@@ -187,6 +204,76 @@ class CommTests(DaskCase):
             self.assertTrue(comm.closed())
 
         self.converse(self.endsReading, main)
+
+    def test_truncated(self) -> None:
+        """A message whose end is missing closes the connection, as over TCP."""
+        self.patch(logging.getLogger("distributed.comm.utils"), "disabled", True)
+        serialize: Any = import_module("distributed.protocol").to_serialize
+
+        async def handle(comm: Any) -> None:
+            await comm.write({"x": serialize(Truncated())})
+            await self.endsReading(comm)
+
+        async def main(comm: Any) -> None:
+            await self.endsReading(comm)
+            self.assertTrue(comm.closed())
+
+        self.converse(handle, main)
+
+    def test_failedWrite(self) -> None:
+        """A write that fails closes the connection, because a part may have been sent."""
+
+        async def main(comm: Any) -> None:
+            self.patch(comm._connection, "post", fails)
+            with self.assertRaises(BufferError):
+                await comm.write("more")
+            self.assertTrue(comm.closed())
+
+        def fails(tag: int, data: object) -> None:
+            raise BufferError
+
+        self.converse(self.endsReading, main)
+
+    def test_longFrame(self) -> None:
+        """An array that is longer than Dask's shards is received in one piece of memory."""
+        numpy = import_module("numpy")
+        serialize: Any = import_module("distributed.protocol").to_serialize
+        length = 65 << 20
+
+        async def handle(comm: Any) -> None:
+            await comm.write({"x": serialize(numpy.ones(length, "u1"))})
+            await self.endsReading(comm)
+
+        async def main(comm: Any) -> None:
+            lengths: list[int] = []
+            allocate = self.module.host_array
+            self.patch(self.module, "host_array", lambda size: lengths.append(size) or allocate(size))
+            found = (await comm.read())["x"]
+            self.assertEqual((lengths, int(found.sum())), ([length], length))
+
+        self.converse(handle, main)
+
+    def test_stoppedListener(self) -> None:
+        """A listener that is stopped before it serves a connection closes it, so that the client fails."""
+        served: list[Any] = []
+
+        async def handle(comm: Any) -> None:
+            served.append(comm)
+
+        async def play() -> None:
+            async with self.core.listen("btl://127.0.0.1", handle) as listener:
+                serve = listener._server._serve
+
+                async def stopFirst(connection: Any) -> None:
+                    listener.stop()
+                    await serve(connection)
+
+                self.patch(listener._server, "_serve", stopFirst)
+                with self.assertRaises(self.core.CommClosedError):
+                    await self.core.connect(listener.contact_address, timeout=60)
+            self.assertEqual(served, [])
+
+        asyncio.run(asyncio.wait_for(play(), 60))
 
     def test_badMessage(self) -> None:
         """A connection to a peer that sends an invalid message is closed."""
