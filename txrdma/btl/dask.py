@@ -35,7 +35,10 @@ from txrdma.error import RDMAError, WireError
 PREFIX: Final = "btl://"
 
 SHORT: Final = 64 << 10
-"""Total length of the frames that are copied into the first message."""
+"""Length of the longest frame that is copied into the first message."""
+
+MOST_SHORT: Final = 4 << 20
+"""Largest total length of the frames in the first message; further ones are treated as long frames."""
 
 PIECE: Final = 4 << 20
 """Length of a piece of a long frame: the window of a tag."""
@@ -55,7 +58,7 @@ def encode(frames: list[memoryview]) -> tuple[bytes, list[memoryview]]:
     lengths = [each.nbytes for each in frames]
     short, isLong = 0, []
     for length in lengths:
-        isLong.append(short + length > SHORT)
+        isLong.append(length > SHORT or short + length > MOST_SHORT)
         short += 0 if isLong[-1] else length
     head = pack(f">I{len(frames)}Q{len(frames)}?", len(frames), *lengths, *isLong)
     within = [each for each, long in zip(frames, isLong, strict=True) if not long]

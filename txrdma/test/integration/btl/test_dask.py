@@ -45,10 +45,13 @@ class FrameTests(DaskCase):
         return self.module.decode(first), [bytes(each) for each in long]
 
     def test_frames(self) -> None:
-        """Short frames are in the message; long frames only by their lengths."""
-        long = bytes(self.module.SHORT)
+        """Short frames are in the message, many of them too; long frames only by their lengths."""
+        long = bytes(self.module.SHORT + 1)
         self.assertEqual(self.decoded(b"ab", b"", long, b"c"), ([b"ab", b"", len(long), b"c"], [long]))
         self.assertEqual(self.decoded(), ([], []))
+        frame = bytes(self.module.SHORT)
+        most = self.module.MOST_SHORT // self.module.SHORT
+        self.assertEqual(self.decoded(*[frame] * (most + 1)), ([frame] * most + [len(frame)], [frame]))
 
     def test_ownMemory(self) -> None:
         """A received frame does not keep the memory of other frames, as it may belong to an array."""
