@@ -210,7 +210,8 @@ class CommTests(DaskCase):
 
     def test_truncated(self) -> None:
         """A message whose end is missing closes the connection, as over TCP."""
-        self.patch(logging.getLogger("distributed.comm.utils"), "disabled", True)
+        for each in ("comm.utils", "protocol.core"):
+            self.patch(logging.getLogger(f"distributed.{each}"), "disabled", True)
         serialize: Any = import_module("distributed.protocol").to_serialize
 
         async def handle(comm: Any) -> None:
@@ -250,7 +251,12 @@ class CommTests(DaskCase):
         async def main(comm: Any) -> None:
             lengths: list[int] = []
             allocate = self.module.host_array
-            self.patch(self.module, "host_array", lambda size: lengths.append(size) or allocate(size))
+
+            def allocated(size: int) -> Any:
+                lengths.append(size)
+                return allocate(size)
+
+            self.patch(self.module, "host_array", allocated)
             found = (await comm.read())["x"]
             self.assertEqual((lengths, int(found.sum())), ([length], length))
 
