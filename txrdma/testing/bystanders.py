@@ -9,8 +9,8 @@ callbacks are those of Twisted's interfaces, so that new ones are covered.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from itertools import product
 from typing import Any, Final
@@ -183,6 +183,34 @@ class BystanderContract:
         """Wait until a condition is true; fail with the message C{what} after 10 seconds."""
         await waitUntil(reactor, condition, _SECONDS, what)
 
+    @asynccontextmanager
+    async def bystander(
+        self: Any, server: Applications
+    ) -> AsyncIterator[tuple[int, Application, Application]]:
+        """
+        Connect a bystander to a server, and check afterwards that it ends in order.
+
+        @return: the server's port, and both ends.
+        """
+        kind, server.kind, server.hasRaised = server.kind, Application, True
+        listening = await serverFromString(reactor, self.LISTEN).listen(server)
+        try:
+            port = listening.getHost().port
+            connect = clientFromString(reactor, self.CONNECT.format(port=port))
+            clientEnd = await connect.connect(Factory.forProtocol(Application))
+            await self.until(lambda: server.protocols and server.protocols[0].transport, "the bystander")
+            serverEnd = server.protocols[0]
+            server.kind, server.hasRaised = kind, False
+            yield port, clientEnd, serverEnd
+            clientEnd.transport.loseConnection()
+            await self.until(lambda: clientEnd.lost and serverEnd.lost, "bystander's end")
+            for end in (clientEnd, serverEnd):
+                assert end.lost is not None
+                self.assertIsInstance(end.lost.value, ConnectionDone)
+        finally:
+            with suppress(ApplicationError):
+                await listening.stopListening()
+
     async def check(
         self: Any,
         what: str,
@@ -191,44 +219,41 @@ class BystanderContract:
         play: Callable[[Application, Application], Any],
     ) -> None:
         """Use a connection whose application raises, and check that another connection is not affected."""
-        kind, server.kind, server.hasRaised = server.kind, Application, True
-        port = await serverFromString(reactor, self.LISTEN).listen(server)
-        try:
-            connect = self.CONNECT.format(port=port.getHost().port)
-            clientEnd = await clientFromString(reactor, connect).connect(Factory.forProtocol(Application))
-            await self.until(lambda: server.protocols and server.protocols[0].transport, what)
-            serverEnd = server.protocols[0]
-            server.kind, server.hasRaised = kind, False
-            connecting = clientFromString(reactor, connect).connect(client)
-            connecting.addErrback(lambda _: None)  # errors differ; only the bystander is checked
-            await self.until(lambda: hasRaised(server, client) or areConnected(server, client), what)
-            if areConnected(server, client):
-                await play(client.protocols[0], server.protocols[1])
-            ends = lambda: client.protocols + server.protocols[1:]  # noqa: E731
-            for application in ends():
-                if application.transport is not None and application.lost is None:
-                    application.transport.abortConnection()
-            with suppress(NotConnectingError):
-                connecting.cancel()
+        async with self.bystander(server) as bystander:
+            await self.checkBeside(bystander, what, server, client, play)
+
+    async def checkBeside(
+        self: Any,
+        bystander: tuple[int, Application, Application],
+        what: str,
+        server: Applications,
+        client: Applications,
+        play: Callable[[Application, Application], Any],
+    ) -> None:
+        """Use a connection whose application raises, and check that the bystander's is not affected."""
+        port, clientEnd, serverEnd = bystander
+        connecting = clientFromString(reactor, self.CONNECT.format(port=port)).connect(client)
+        connecting.addErrback(lambda _: None)  # errors differ; only the bystander is checked
+        await self.until(lambda: hasRaised(server, client) or areConnected(server, client), what)
+        if areConnected(server, client):
+            await play(client.protocols[0], server.protocols[1])
+        ends = lambda: client.protocols + server.protocols[1:]  # noqa: E731
+        for application in ends():
+            if application.transport is not None and application.lost is None:
+                application.transport.abortConnection()
+        with suppress(NotConnectingError):
+            connecting.cancel()
+        await self.until(
+            lambda: self.MAY_STAY or all(end.lost for end in ends() if end.transport),
+            f"{what}: the end of its connection",
+        )
+        for end, other in ((clientEnd, serverEnd), (serverEnd, clientEnd)):
+            received = other.received
+            end.transport.write(bytes(5000))
             await self.until(
-                lambda: self.MAY_STAY or all(end.lost for end in ends() if end.transport),
-                f"{what}: the end of its connection",
+                lambda other=other, received=received: other.received == received + 5000,
+                f"{what}: bystander",
             )
-            for end, other in ((clientEnd, serverEnd), (serverEnd, clientEnd)):
-                received = other.received
-                end.transport.write(bytes(5000))
-                await self.until(
-                    lambda other=other, received=received: other.received == received + 5000,
-                    f"{what}: bystander",
-                )
-            clientEnd.transport.loseConnection()
-            await self.until(lambda: clientEnd.lost and serverEnd.lost, f"{what}: bystander's end")
-            for end in (clientEnd, serverEnd):
-                assert end.lost is not None
-                self.assertIsInstance(end.lost.value, ConnectionDone, what)
-        finally:
-            with suppress(ApplicationError):
-                await port.stopListening()
 
     def reported(self: Any, what: str, times: int = 1) -> None:
         """Check that the application's error was logged this many times, and no other error."""
@@ -277,13 +302,17 @@ class BystanderContract:
     async def test_calls(self: Any) -> None:
         """Each callback of a protocol may call any method of its transport, also after the end."""
         methods = plain(ITCPTransport, IPushProducer)
-        for name, called in product(callbacks(IProtocol, IHalfCloseableProtocol), methods):
-            server, client = Applications(), Applications()
-            server.kind, client.kind = (calling(Application, name, called) for _ in range(2))
-            await self.check(f"{called} in {name}", server, client, self.exchange)
-            errors = self.flushLoggedErrors()
-            if not self.MAY_RAISE:
-                self.assertEqual(errors, [], f"{called} in {name}")
+        server = Applications()
+        async with self.bystander(server) as bystander:
+            for name, called in product(callbacks(IProtocol, IHalfCloseableProtocol), methods):
+                del server.protocols[1:]
+                client = Applications()
+                server.kind, client.kind = (calling(Application, name, called) for _ in range(2))
+                what = f"{called} in {name}"
+                await self.checkBeside(bystander, what, server, client, self.exchange)
+                errors = self.flushLoggedErrors()
+                if not self.MAY_RAISE:
+                    self.assertEqual(errors, [], what)
 
     async def test_factory(self: Any) -> None:
         """An exception in any callback of a factory, at either end, affects no other connection."""

@@ -10,7 +10,8 @@ logged once. L{txrdma.testing.bystanders} is the same contract for streams.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from inspect import signature
 from itertools import product
@@ -154,14 +155,41 @@ class MessageBystanderContract(Base):
         client.transport.loseConnection()
         self.waitUntil(lambda: client.lost and server.lost)
 
-    def check(self, what: str, server: Any, client: Any, play: Callable[[Any, Any], object]) -> None:
-        """Use a connection whose application raises, and check that another connection is not affected."""
+    @contextmanager
+    def bystander(self, server: Any) -> Iterator[tuple[Any, Any]]:
+        """
+        Connect a bystander to a server, and check afterwards that it ends in order, and that nothing is left.
+
+        @return: both ends.
+        """
         kind, server.kind, server.hasRaised = server.kind, self.APPLICATION, True
         port = self.listenWith(server)
         clientEnd = self.protocolOf(self.connectWith(MessageApplications(self.APPLICATION)))
         self.waitUntil(lambda: server.built and server.built[0].isMade)
         serverEnd = server.built[0]
         server.kind, server.hasRaised = kind, False
+        yield clientEnd, serverEnd
+        clientEnd.transport.loseConnection()
+        self.waitUntil(lambda: clientEnd.lost and serverEnd.lost)
+        for end in (clientEnd, serverEnd):
+            self.assertIsInstance(end.lost[0].value, ConnectionDone)
+        port.stopListening()
+        self.assertClean()
+
+    def check(self, what: str, server: Any, client: Any, play: Callable[[Any, Any], object]) -> None:
+        """Use a connection whose application raises, and check that another connection is not affected."""
+        with self.bystander(server) as bystander:
+            self.checkBeside(bystander, what, server, client, play)
+
+    def checkBeside(
+        self,
+        bystander: tuple[Any, Any],
+        what: str,
+        server: Any,
+        client: Any,
+        play: Callable[[Any, Any], object],
+    ) -> None:
+        """Use a connection whose application raises, and check that the bystander's is not affected."""
         connecting: Deferred[Any] = self.connectWith(client)
         outcome: list[Any] = []
         connecting.addBoth(outcome.append)  # errors differ; only the bystander is checked
@@ -174,16 +202,11 @@ class MessageBystanderContract(Base):
             if end.isMade and not end.lost:
                 end.transport.abortConnection()
         self.waitUntil(lambda: all(end.lost for end in client.built + server.built[1:] if end.isMade))
-        for here, there in ((clientEnd, serverEnd), (serverEnd, clientEnd)):
+        for here, there in (bystander, reversed(bystander)):
             here.transport.sendMessage(b"still there")
             self.waitUntil(lambda there=there: there.messages)  # type: ignore[misc]
             self.assertEqual(there.messages, [(b"still there", None)], what)
-        clientEnd.transport.loseConnection()
-        self.waitUntil(lambda: clientEnd.lost and serverEnd.lost)
-        for end in (clientEnd, serverEnd):
-            self.assertIsInstance(end.lost[0].value, ConnectionDone, what)
-        port.stopListening()
-        self.assertClean()
+            there.messages.clear()
 
     def protocolOf(self, connecting: Deferred[Any]) -> Any:
         """Wait for a connection, and return its protocol."""
@@ -264,19 +287,23 @@ class MessageBystanderContract(Base):
 
     def test_bystanderOfCalls(self) -> None:
         """Each callback of a protocol may call any method of its transport: the connection ends in order."""
-        for name, called, isServer in product(
-            callbacks(self.PROTOCOL), plain(IMessageTransport), (True, False)
-        ):
-            if (name, isServer) in self.NEVER_CALLED:
-                continue
-            what = f"{called} in {name} of the {'server' if isServer else 'client'}"
-            server, client = (MessageApplications(self.APPLICATION) for _ in range(2))
-            (server if isServer else client).kind = calling(self.APPLICATION, name, called)
-            self.check(what, server, client, self.finish)
-            self.assertTrue(any(hasattr(each, "called") for each in server.built + client.built), what)
-            ends = [len(each.lost) for each in server.built[1:] + client.built if each.isMade]
-            self.assertEqual(ends, [1] * len(ends), what)
-            self.assertEqual(self.flushLoggedErrors(), [], what)
+        server = MessageApplications(self.APPLICATION)
+        with self.bystander(server) as bystander:
+            for name, called, isServer in product(
+                callbacks(self.PROTOCOL), plain(IMessageTransport), (True, False)
+            ):
+                if (name, isServer) in self.NEVER_CALLED:
+                    continue
+                what = f"{called} in {name} of the {'server' if isServer else 'client'}"
+                del server.built[1:]
+                client = MessageApplications(self.APPLICATION)
+                server.kind = self.APPLICATION
+                (server if isServer else client).kind = calling(self.APPLICATION, name, called)
+                self.checkBeside(bystander, what, server, client, self.finish)
+                self.assertTrue(any(hasattr(each, "called") for each in server.built + client.built), what)
+                ends = [len(each.lost) for each in server.built[1:] + client.built if each.isMade]
+                self.assertEqual(ends, [1] * len(ends), what)
+                self.assertEqual(self.flushLoggedErrors(), [], what)
 
     def test_bystanderOfAnswers(self) -> None:
         """The callback of a request may call any method of the transport, and cancel all other requests."""
