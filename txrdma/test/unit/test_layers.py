@@ -182,6 +182,7 @@ def cycles(imported: dict[str, set[str]]) -> list[list[str]]:
     return found
 
 
+@cache
 def graph() -> dict[str, set[str]]:
     """Return the modules of the package without tests, with their imports, including those for types."""
     paths = {module: path for module, path in modules() if packageOf(module) not in ("test", None)}
