@@ -5,24 +5,26 @@ The tests, for trial.
 import os
 import sys
 
+EXAMPLES = int(os.environ.get("TXRDMA_EXAMPLES", "100"))
+"""Number of examples of a property, where a test does not say it. Below 25, searches are shorter, too."""
+
 
 def _configureHypothesis() -> None:
     """
     Set no time limit for an example or its generation, which would measure the load of the machine.
 
-    C{TXRDMA_EXAMPLES} is the number of examples of a property, where a test does not say it. Up to 100 they
-    are the same in each run, so that a failure is that of the last change; more of them are random.
+    Up to 100 examples are the same in each run, so that a failure is that of the last change; more of them
+    are random.
     """
     try:
         from hypothesis import HealthCheck, settings
     except ImportError:
         return  # tests that need Hypothesis skip
-    examples = int(os.environ.get("TXRDMA_EXAMPLES", "100"))
     settings.register_profile(
         "txrdma",
         deadline=None,
-        max_examples=examples,
-        derandomize=examples <= 100,
+        max_examples=EXAMPLES,
+        derandomize=EXAMPLES <= 100,
         suppress_health_check=[HealthCheck.too_slow],
     )
     settings.load_profile("txrdma")
