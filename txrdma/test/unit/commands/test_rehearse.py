@@ -28,7 +28,7 @@ from txrdma.test.unit.fabric.test_slurmjobs import squeue
 
 CONFIG = """
 [poll]
-interval = 10
+interval = 30
 survey = 0
 notices = false
 

@@ -21,6 +21,7 @@ from txrdma.mad.layouts.values import FECMode
 from txrdma.monitor.config import parseConfig
 from txrdma.monitor.diagnosis.thresholds import DEFAULT_LIMITS
 from txrdma.monitor.reading.fec import layoutOf, LONGEST_REFUSED_SECONDS
+from txrdma.monitor.reading.settings import PollerSettings
 from txrdma.monitor.series.exposition import CounterExposition, exposed
 from txrdma.monitor.web.tables import PORTS
 from txrdma.monitor.web.watch import Watch
@@ -81,6 +82,7 @@ class CorrectionTestCase(PollerTestCase):
     at = "h00000"
     limits = DEFAULT_LIMITS
     mostBitErrors = 1e-14
+    settings = PollerSettings(intervalSeconds=30.0)
 
     def net(self) -> Net:
         return fatTree(4, 4)

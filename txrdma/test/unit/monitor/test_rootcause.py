@@ -171,6 +171,7 @@ class LeafTests(PollerTestCase):
     slowBecause = "simulates a fat tree with nodes that hang for a quarter of an hour"
 
     at = "h00000"
+    settings = PollerSettings(intervalSeconds=30.0)
 
     def net(self) -> Net:
         return fatTree(hosts=24, radix=8)

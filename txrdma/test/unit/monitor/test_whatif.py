@@ -21,7 +21,7 @@ from txrdma.test.support.mad.simulated import FabricTestCase
 
 CONFIG = """
 [poll]
-interval = 10
+interval = 30
 survey = 0
 """
 BEGIN = 1_800_000_000.0
