@@ -43,6 +43,13 @@ class RoCERDMATests(FailingCallContract, TestCase):
     CONNECT = r"rdma:{there}:{port}:device=soft\:{here}\:route=rocev2"
 
 
+class BTLTests(FailingCallContract, TestCase):
+    """C{btl:}, by shared memory."""
+
+    LISTEN = r"btl:{there}:0:device=soft\:{there}"
+    CONNECT = r"btl:{there}:{port}:device=soft\:{here}"
+
+
 class RoCEBTLTests(FailingCallContract, TestCase):
     LISTEN = r"btl:{there}:0:device=soft\:{there}\:route=rocev2"
     CONNECT = r"btl:{there}:{port}:device=soft\:{here}\:route=rocev2"
