@@ -134,7 +134,7 @@ REMEDIES: Final[dict[str, Remedy]] = {
         "Use an address of its own for the software device: device=soft:ADDRESS."),
     "tcp-option": Remedy(_ADVICE,
         "The TCP option of SMC, by which Linux kernels learn that a peer has SMC-R, needs this right.",
-        'sudo txrdma smc-option install --group "$(id -gn)"'),
+        'sudo "$(command -v txrdma)" smc-option install --group "$(id -gn)"'),
 }
 # fmt: on
 """Importance, reason and command of each kind of problem."""

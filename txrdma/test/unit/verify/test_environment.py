@@ -308,3 +308,9 @@ class RemedyTests(SynchronousTestCase):
                 "fix": "sudo modprobe mlx5_ib",
             },
         )
+
+    def test_sudo(self) -> None:
+        """Root's search path, which sudo uses, has no virtual environment: txrdma is called by its path."""
+        for remedy in REMEDIES.values():
+            self.assertNotIn("sudo txrdma", remedy.fix)
+        self.assertIn('sudo "$(command -v txrdma)" smc-option install', REMEDIES["tcp-option"].fix)
