@@ -230,11 +230,12 @@ def changed(released: list[str], present: list[str]) -> list[str]:
 
 
 def unannounced(changes: list[str], fragments: str) -> list[str]:
-    """Return the changes whose name no news fragment contains, nor the name of their command or module."""
+    """Return the changes that no news fragment has as code: neither the name, nor its command or module."""
+    code = re.findall("`([^`]+)`", fragments)
+    words = {word.strip(".-") for each in code for word in re.findall(r"[\w.-]+", each)}
+    words |= {word.rpartition(".")[2] for word in words}
     return [
-        line
-        for line in changes
-        if line.split()[-1].lstrip("-") not in fragments and f"`{line.split()[-2]}`" not in fragments
+        line for line in changes if line.split()[-1].lstrip("-") not in words and line.split()[-2] not in code
     ]
 
 

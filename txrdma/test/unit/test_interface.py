@@ -85,6 +85,19 @@ class InterfaceTests(SynchronousTestCase):
         self.assertEqual(self.tool.unannounced(changes, "There is no `device=`; `--serve` is new."), [])
         self.assertEqual(self.tool.unannounced(changes[1:], "The command `verify` is new."), [])
 
+    def test_short(self) -> None:
+        """Only code names a change: short names occur in the words of any text, and in other names."""
+        changes = [
+            "+ Formats: shared-memory 9",
+            "+ JSON of commands: links by",
+            "+ Stable names: txrdma.cm Terms",
+        ]
+        self.assertEqual(
+            self.tool.unannounced(changes, "Termsless by 2019, `standby`, `v19`, `txrdma.cmx.T`."), changes
+        )
+        text = "`shared-memory 9`, `by` of `links --json`, and `txrdma.cm.Terms`."
+        self.assertEqual(self.tool.unannounced(changes, text), [])
+
     def test_names(self) -> None:
         """Every public name exists, and no module is both stable and provisional."""
         stable, provisional = set(self.tool.STABLE), set(self.tool.PROVISIONAL)
