@@ -107,9 +107,8 @@ class CompatibilityTests(SynchronousTestCase):
         for server, client in ((CHECKOUT, other), (other, CHECKOUT)):
             results, serverLog = self.talk(server, client)
             todays = {name: "\n".join(results[name]["log"]) for name in NAMES}
-            if (
-                server == CHECKOUT
-            ):  # it writes an event at the end of each connection, the last line of its part
+            if server == CHECKOUT:
+                # It writes an event at the end of each connection, the last line of its part.
                 parts = re.findall(r"(?s)(.+?) (smc|btl|rsocket) connection with", serverLog)
                 todays = {name: text for text, name in parts}
             for name in self.working(results, serverLog):
