@@ -21,7 +21,7 @@ from twisted.logger import Logger
 from txrdma.cm.connections.adapter import Adapter, heldAdapter
 from txrdma.cm.connections.datagramqueues import DatagramQueuePair, QKEY
 from txrdma.cm.connections.endpoints import followUser, LIFE_TIME, within
-from txrdma.cm.connections.hostnames import addressesOf, Attempts
+from txrdma.cm.connections.hostnames import connectToHost
 from txrdma.cm.connections.listening import firstFree
 from txrdma.cm.errors import ServiceRefused
 from txrdma.cm.layouts.ipcm import IPAddresses, PortSpace, serviceIDOf
@@ -312,7 +312,11 @@ class DatagramClientEndpoint:
             L{PeerSilent<txrdma.cm.errors.PeerSilent>}, or another L{RDMAError}.
         """
         answer: Deferred[DatagramProtocol] = Deferred(lambda _: connecting.cancel())
-        connecting = Deferred.fromCoroutine(self._connectByName(factory, answer))
+
+        def connect(address: str) -> Deferred[DatagramProtocol]:
+            return Deferred.fromCoroutine(self._connectTo(address, factory, answer))
+
+        connecting = connectToHost(self._reactor, self._host, connect)
 
         def fire(result: Any) -> None:  # or a Failure
             if not answer.called:  # cancelled by the factory or the protocol
@@ -320,16 +324,6 @@ class DatagramClientEndpoint:
 
         connecting.addBoth(fire)
         return within(self._reactor, self._timeout, answer)
-
-    async def _connectByName(
-        self, factory: IMessageProtocolFactory, answer: Deferred[DatagramProtocol]
-    ) -> DatagramProtocol:
-        addresses = await addressesOf(self._reactor, self._host)
-
-        def connect(address: str) -> Deferred[DatagramProtocol]:
-            return Deferred.fromCoroutine(self._connectTo(address, factory, answer))
-
-        return await Attempts(self._reactor, self._host, addresses, connect).answer
 
     async def _connectTo(
         self, address: str, factory: IMessageProtocolFactory, answer: Deferred[DatagramProtocol]

@@ -22,7 +22,7 @@ from twisted.logger import Logger
 
 from txrdma.cm.connections.adapter import Adapter, heldAdapter
 from txrdma.cm.connections.attempt import Attempt
-from txrdma.cm.connections.hostnames import addressesOf, Attempts, isAddress
+from txrdma.cm.connections.hostnames import connectToHost
 from txrdma.cm.connections.listening import ServiceIDScheme, ServiceListening
 from txrdma.cm.connections.transport import RDMATransport
 from txrdma.cm.core.dispatcher import BACKLOG
@@ -298,12 +298,11 @@ class IBClientEndpoint(_ClientEndpoint):
             if resolver is not None:
                 return await self._connectAlong(await resolver.resolve(target), factory)
             if isinstance(target, str) and isName(target):
-                addresses = await addressesOf(self._reactor, target)
 
                 def connect(address: str) -> Deferred[IRDMAProtocol]:
                     return self._connectAlong(IBPath(dgid=GID.fromIP(address)), factory)
 
-                return await Attempts(self._reactor, target, addresses, connect).answer
+                return await connectToHost(self._reactor, target, connect)
             gid = target if isinstance(target, GID) else parseGID(str(target), str(target), None)
             return await self._connectAlong(IBPath(dgid=gid), factory)
 
@@ -347,17 +346,10 @@ class RDMAClientEndpoint(_ClientEndpoint):
         super().__init__(
             reactor, serviceIDOf(space, port), terms, privateData, alternate, timeout, resolver, isPeerToPeer
         )
-        self._device, self._host, self._isAddress = device, host, isAddress(host)
+        self._device, self._host = device, host
 
     def _resolved(self, factory: IMessageProtocolFactory) -> Deferred[IRDMAProtocol]:
-        if self._isAddress:
-            return self._connectTo(self._host, factory)
-        return Deferred.fromCoroutine(self._connectByName(factory))
-
-    async def _connectByName(self, factory: IMessageProtocolFactory) -> IRDMAProtocol:
-        addresses = await addressesOf(self._reactor, self._host)
-        connect = partial(self._connectTo, factory=factory)
-        return await Attempts(self._reactor, self._host, addresses, connect).answer
+        return connectToHost(self._reactor, self._host, partial(self._connectTo, factory=factory))
 
     def _connectTo(self, address: str, factory: IMessageProtocolFactory) -> Deferred[IRDMAProtocol]:
         try:

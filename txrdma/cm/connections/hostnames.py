@@ -153,3 +153,20 @@ class Attempts(Generic[Connected]):
         pending, self._pending = self._pending, []
         for attempt in pending:
             attempt.cancel()
+
+
+def connectToHost(
+    reactor: Any, host: str, connect: Callable[[str], Deferred[Connected]]
+) -> Deferred[Connected]:
+    """
+    Connect to an IP address, or to the first address of a name that accepts: see L{Attempts}.
+
+    @param connect: makes an attempt to connect to one address.
+    """
+    if isAddress(host):
+        return connect(host)
+
+    async def connectByName() -> Connected:
+        return await Attempts(reactor, host, await addressesOf(reactor, host), connect).answer
+
+    return Deferred.fromCoroutine(connectByName())

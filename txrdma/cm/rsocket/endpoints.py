@@ -12,15 +12,18 @@ from typing import Any, Final
 
 from zope.interface import implementer
 
-from twisted.internet.address import IPv4Address, IPv6Address
+from twisted.internet.address import HostnameAddress, IPv4Address, IPv6Address
 from twisted.internet.defer import Deferred
 from twisted.internet.error import (
     ConnectError,
+    ConnectingCancelledError,
     ConnectionRefusedError,
+    DNSLookupError,
     getConnectError,
     TimeoutError,
 )
 from twisted.internet.interfaces import (
+    IAddress,
     IListeningPort,
     IProtocol,
     IProtocolFactory,
@@ -30,8 +33,9 @@ from twisted.internet.interfaces import (
 from twisted.python.failure import Failure
 
 from txrdma.cm.connections.endpoints import RDMAClientEndpoint, RDMAServerEndpoint
+from txrdma.cm.connections.hostnames import connectToHost, isAddress
 from txrdma.cm.core.dispatcher import BACKLOG
-from txrdma.cm.errors import PeerSilent, Rejected, Rejection
+from txrdma.cm.errors import HostUnknown, PeerSilent, Rejected, Rejection
 from txrdma.cm.layouts.messages import RejectReason
 from txrdma.cm.rsocket._core import CONTROLS, Sizes
 from txrdma.cm.rsocket.messages import MOST_MAPPINGS
@@ -39,7 +43,9 @@ from txrdma.cm.rsocket.stream import MEMORY_REQUESTS, REPOST, RSocketEnd
 from txrdma.cm.rsocket.transport import RSocketTransport
 from txrdma.cm.terms import checkSeconds, KEEPALIVE, Terms
 from txrdma.cm.terms import RANGES as TERM_RANGES
-from txrdma.error import InvalidRequest, WireError
+from txrdma.error import DeviceUnavailable, InvalidRequest, WireError
+from txrdma.kit.cancelling import cancellable
+from txrdma.kit.shutdown import failingOnShutdown
 from txrdma.kit.values import frozen
 from txrdma.messages.address import MessageAddress
 from txrdma.streams.endpoints import AcceptedStreams, StreamAttempt
@@ -105,9 +111,26 @@ USUAL: Final = RSocketOptions()
 """The default options of endpoints."""
 
 
+def _destination(host: str, port: int) -> IAddress:
+    """Return the address of a client's peer, for errors."""
+    if isAddress(host):
+        return (IPv6Address if ":" in host else IPv4Address)("TCP", host, port)
+    return HostnameAddress(host.encode("ascii", "backslashreplace"), port)
+
+
+def _resolutionFailed(failure: Failure) -> Failure:
+    """Return the failure to resolve a name as TCP's endpoint reports it, and other failures unchanged."""
+    error = failure.value
+    if isinstance(error, HostUnknown):
+        return Failure(DNSLookupError(str(error)))
+    if isinstance(error, DeviceUnavailable):  # the reactor stops
+        return Failure(ConnectError(string=str(error)))
+    return failure
+
+
 @implementer(IStreamClientEndpoint)
 class RSocketClientEndpoint:
-    """An endpoint that connects to an IP address and a port, as C{rconnect} does."""
+    """An endpoint that connects to a host and a port, as C{rconnect} does."""
 
     def __init__(
         self,
@@ -118,27 +141,34 @@ class RSocketClientEndpoint:
         options: RSocketOptions = USUAL,
     ) -> None:
         """
-        @param host: an IP address.
+        @param host: an IP address, or a name, whose addresses are tried as C{HostnameEndpoint} does: the next
+            one 0.3 seconds after the last, or when that has failed.
         @param device: a device, or the string of one; None is the software device at the source address of
             the route to the host.
         """
-        self._reactor, self._host, self._port = reactor, host, port
-        self._options = options
-        self._endpoint = partial(RDMAClientEndpoint, reactor, host, port, device, options.terms)
-        self._endpoint()  # refuses wrong values
+        self._reactor, self._host, self._options = reactor, host, options
+        self._endpoint = partial(RDMAClientEndpoint, reactor, port=port, device=device, terms=options.terms)
+        self._endpoint(host)  # refuses wrong values
+        self._destination = _destination(host, port)
 
     def connect(self, protocolFactory: IProtocolFactory) -> Deferred[IProtocol]:
         """
         Connect to the peer and make a protocol, as L{IStreamClientEndpoint} specifies.
 
-        @return: fails as TCP's endpoint does: with C{ConnectionRefusedError} without a listener, with
-            C{TimeoutError} without an answer, with C{NoRouteError} without a route, with
-            C{ConnectingCancelledError} if cancelled, otherwise with another C{ConnectError}.
+        @return: fails as TCP's endpoints do: with C{DNSLookupError} if the name has no address, with
+            C{ConnectionRefusedError} without a listener, with C{TimeoutError} without an answer, with
+            C{NoRouteError} without a route, with C{ConnectingCancelledError} if cancelled, otherwise with
+            another C{ConnectError}.
         """
-        kind = IPv6Address if ":" in self._host else IPv4Address
-        destination = kind("TCP", self._host, self._port)
-        attempt = _Connecting(self._reactor, self._options, protocolFactory)
-        return attempt.connect(self._endpoint(attempt.end.prepare), destination)
+
+        def connect(address: str) -> Deferred[IProtocol]:
+            attempt = _Connecting(self._reactor, self._options, protocolFactory)
+            endpoint = self._endpoint(address, privateData=attempt.end.prepare)
+            return attempt.connect(endpoint, self._destination)
+
+        connecting = connectToHost(self._reactor, self._host, connect)
+        connecting = failingOnShutdown(self._reactor, connecting).addErrback(_resolutionFailed)
+        return cancellable(connecting, ConnectingCancelledError(self._destination))
 
 
 class _Connecting(StreamAttempt[RSocketEnd]):

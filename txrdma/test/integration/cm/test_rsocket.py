@@ -217,6 +217,18 @@ class OpeningTests(SocketCase):
             self.assertIs(type(failure), expected)
             self.assertIn("there is no route to 192.0.2.1", str(failure))
 
+    async def test_name(self) -> None:
+        """A string may name a host; C{localhost} is this one."""
+        port = await serverFromString(reactor, "rsocket:0:interface=127.0.0.1").listen(Recorders(Echo))
+        self.addCleanup(port.stopListening)
+        number = port.getHost().port
+        client = await clientFromString(reactor, f"rsocket:localhost:{number}").connect(Recorders())
+        client.transport.write(b"hello")
+        self.assertEqual(await client.receiving(5), b"hello")
+        self.assertEqual(client.transport.getPeer(), IPv4Address("TCP", "127.0.0.1", number))
+        client.transport.loseConnection()
+        await client.lost
+
     async def test_noConnectionData(self) -> None:
         """A peer without connection data is rejected."""
         await self.listen()
@@ -227,7 +239,7 @@ class OpeningTests(SocketCase):
     async def test_strings(self) -> None:
         """An invalid string is refused with a reason."""
         for text in (
-            "rsocket:host:1",
+            "rsocket::1",
             "rsocket:127.0.0.1:0",
             "rsocket:127.0.0.1:1:sends=3",
             "rsocket:::1:x=1",

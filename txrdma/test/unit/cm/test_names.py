@@ -5,13 +5,20 @@ from __future__ import annotations
 from typing import Any
 from unittest.mock import Mock
 
-from zope.interface import implementer
+from zope.interface import alsoProvides, implementer
 
 from twisted.internet.address import HostnameAddress, IPv4Address, IPv6Address
 from twisted.internet.defer import CancelledError, Deferred, succeed
+from twisted.internet.error import (
+    ConnectError,
+    ConnectingCancelledError,
+    ConnectionRefusedError,
+    DNSLookupError,
+)
 from twisted.internet.interfaces import (
     IHostnameResolver,
     IHostResolution,
+    IReactorCore,
     IReactorPluggableNameResolver,
     IResolutionReceiver,
 )
@@ -23,10 +30,12 @@ from txrdma.cm.connections.datagrams import (
 )
 from txrdma.cm.connections.hostnames import addressesOf, ATTEMPT_DELAY
 from txrdma.cm.errors import HostUnknown, Rejected
+from txrdma.cm.rsocket.endpoints import RSocketClientEndpoint, RSocketServerEndpoint
 from txrdma.error import DeviceUnavailable
 from txrdma.iba.types import GID
 from txrdma.messages.protocol import MessageFactory
-from txrdma.test.support.cm.messaging import MessagingCase
+from txrdma.test.support.cm.messaging import MessagingCase, PORT
+from txrdma.testing.protocols import Recorders
 from txrdma.testing.reactors import ReactorClock
 
 
@@ -78,7 +87,7 @@ class ResolvingClock(ReactorClock):
         return self.asked[-1]
 
 
-class NameTests(MessagingCase):
+class NameCase(MessagingCase):
     """Two hosts of which the second has a name."""
 
     clockClass = ResolvingClock
@@ -87,6 +96,10 @@ class NameTests(MessagingCase):
         super().setUp()
         assert isinstance(self.clock, ResolvingClock)
         self.resolving = self.clock
+
+
+class NameTests(NameCase):
+    """Connections and datagram services."""
 
     def asking(self, port: int = 7471) -> Deferred[Any]:
         """Connect to the second host by its name."""
@@ -213,3 +226,94 @@ class NameTests(MessagingCase):
         self.resolving.asked[0].receiver.addressResolved(HostnameAddress(b"there", 0))
         self.resolving.asked[0].answer("10.0.1.2")
         self.assertEqual(self.successResultOf(found), ["10.0.1.2"])
+
+
+class StreamTests(NameCase):
+    """Clients of streams, which report errors as those of TCP do."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.clients = Recorders()
+
+    def asking(self, *addresses: str, port: int = PORT) -> Deferred[Any]:
+        """Connect to the second host by its name, which has these addresses."""
+        asked = self.connectTo(self.clients, RSocketClientEndpoint, host="there.example", port=port)
+        if addresses:
+            self.resolving.asked[-1].answer(*addresses)
+        return asked
+
+    def test_addressesAreTriedInTurn(self) -> None:
+        """The next address is tried when the last one fails, or does not answer for 0.3 seconds."""
+        served = Recorders()
+        self.listenAt(served, RSocketServerEndpoint)
+        for addresses in (("fe80::1", "10.0.1.2"), ("10.0.1.9", "10.0.1.2")):
+            begun = self.clock.seconds()
+            client = self.result(self.asking(*addresses))
+            self.assertLess(self.clock.seconds() - begun, ATTEMPT_DELAY + 0.1)
+            self.assertEqual(client.transport.getPeer(), IPv4Address("TCP", "10.0.1.2", PORT))
+            client.transport.write(b"hello")
+            self.wait(lambda: served.protocols and served.protocols[-1].received == b"hello")
+            client.transport.loseConnection()
+            self.wait(lambda: not self.clients.numPorts)
+        self.assertEqual(len(self.clients.protocols), 2)
+        self.assertNothingLeft()
+
+    def test_lateAnswer(self) -> None:
+        """An address can answer after the attempt with the next one has begun; each has its own memory."""
+        made = Recorders()
+        connected = made.next()
+        self.listenAt(made, RSocketServerEndpoint)
+        self.network.drop(lambda packet: True)  # the first REQ
+        begun = self.clock.seconds()
+        client = self.result(self.asking("10.0.1.2", "10.0.1.9"))
+        self.assertGreater(self.clock.seconds() - begun, ATTEMPT_DELAY)
+        server = self.result(connected)
+        server.transport.write(b"server")
+        client.transport.write(b"client")
+        self.assertEqual(self.result(client.receiving(6)), b"server")
+        self.assertEqual(self.result(server.receiving(6)), b"client")
+        client.transport.loseConnection()
+        self.wait(lambda: client.lost.called)
+        self.assertNothingLeft()
+
+    def test_errors(self) -> None:
+        """A name without an address is not found; otherwise the last address's error is reported."""
+        asked = self.asking()
+        self.resolving.asked[-1].answer()
+        self.assertIn("there.example", str(self.failureResultOf(asked, DNSLookupError).value))
+        self.listenAt(Recorders(), RSocketServerEndpoint)
+        self.failure(self.asking("fe80::1", "10.0.1.2", port=9), ConnectionRefusedError)
+        self.failure(self.asking("fe80::1"), ConnectError)
+        self.assertEqual((self.clients.numPorts, self.clients.protocols), (0, []))
+        self.assertNothingLeft()
+
+    def test_cancelled(self) -> None:
+        """Attempts can be cancelled when the name is resolved, when a peer is asked, and when it answers."""
+        self.listenAt(Recorders(), RSocketServerEndpoint)
+        for addresses in ((), ("10.0.1.8", "10.0.1.9", "10.0.1.2")):
+            asked = self.asking(*addresses)
+            self.pause(ATTEMPT_DELAY / 2)
+            asked.cancel()
+            self.checkCancelled(asked)
+        self.assertEqual(self.clients.protocols, [])
+        self.clients.next().addCallback(lambda _: asked.cancel())
+        asked = self.asking("10.0.1.2")
+        self.wait(lambda: self.clients.protocols)
+        self.checkCancelled(asked)
+        self.wait(lambda: self.clients.protocols[0].lost.called)
+        self.assertNothingLeft()
+
+    def checkCancelled(self, asked: Deferred[Any]) -> None:
+        error = self.failureResultOf(asked, ConnectingCancelledError).value
+        self.assertEqual(error.address, HostnameAddress(b"there.example", PORT))
+
+    def test_reactorStops(self) -> None:
+        """An attempt fails when the reactor stops, also while the name is resolved."""
+        alsoProvides(self.clock, IReactorCore)  # the part of it that is used
+        for addresses in ((), ("10.0.1.8", "10.0.1.9")):
+            asked = self.asking(*addresses)
+            self.clock.step()
+            self.assertNoResult(asked)
+            self.successResultOf(self.clock.stop())
+            self.assertIn("the reactor stops", str(self.failureResultOf(asked, ConnectError).value))
+        self.assertNothingLeft()
