@@ -100,15 +100,13 @@ class Attempt:
         maximum = REQ_PRIVATE_BYTES - len(prefix)
         if isinstance(privateData, bytes):
             terms.withGreeting(privateData, maximum, REQ_MAGIC)  # raise before any resource is allocated
-        self._isReplaceable = isinstance(privateData, bytes)  # else it is about this queue pair's memory
+        self._hasReplaced = False
+        self._privateDataSource = privateData
         mtu = adapter.mtuOf(self._port)
         self._transport = transport = RDMATransport(adapter, terms, self._port, path.pkey)
         self.answer: Deferred[IRDMAProtocol] = Deferred(lambda _: self._transport.withdraw())
         transport.failed = self._failed
         try:
-            self._userData = userData = (
-                privateData if isinstance(privateData, bytes) else privateData(transport)
-            )
             request = REQ(
                 serviceID=serviceID,
                 localQPN=transport.qpn,
@@ -124,12 +122,18 @@ class Attempt:
                 remoteCMResponseTimeout=terms.responseTimeout,
                 primary=adapter.cmPathOf(path),
                 alternate=NO_PATH if alternate is None else adapter.cmPathOf(alternate),
-                privateData=prefix + terms.withGreeting(userData, maximum, REQ_MAGIC),
+                privateData=prefix + self._privateDataFor(transport, maximum),
             )
             self._ask(request)
         except BaseException:
             transport.withdraw()  # the caller has no Deferred to cancel
             raise
+
+    def _privateDataFor(self, transport: RDMATransport, maximum: int) -> bytes:
+        """Return private data for a REQ, which may describe memory of the transport, and the greeting."""
+        data = self._privateDataSource
+        self._userData = data if isinstance(data, bytes) else data(transport)
+        return self._terms.withGreeting(self._userData, maximum, REQ_MAGIC)
 
     def _ask(self, request: REQ) -> None:
         adapter, transport = self._adapter, self._transport
@@ -189,20 +193,26 @@ class Attempt:
             if redirected is None:
                 return False
             request = redirected
-        elif rejection.reason != RejectReason.STALE_CONNECTION or not self._isReplaceable:
+        elif rejection.reason != RejectReason.STALE_CONNECTION or self._hasReplaced:
             return False
         connection.setHandler(ignoreEvent)
         try:
             if rejection.reason == RejectReason.STALE_CONNECTION:
-                self._isReplaceable = False
+                self._hasReplaced = True
                 self._transport = RDMATransport(self._adapter, self._terms, self._port, self._path.pkey)
                 self._transport.failed = self._failed
-                request = request.replace(localQPN=self._transport.qpn)
                 old.withdraw()  # after the other one was made, which has another number
+                request = self._replaced(request)
             self._ask(request)
         except RDMAError:
             self._failed(Failure())
         return True
+
+    def _replaced(self, request: REQ) -> REQ:
+        """Return the REQ for another queue pair, that of the present transport."""
+        length = len(self._naming.prefix(self._path))
+        data = self._privateDataFor(self._transport, REQ_PRIVATE_BYTES - length)
+        return request.replace(localQPN=self._transport.qpn, privateData=request.privateData[:length] + data)
 
     def _redirected(self, request: REQ, rejection: REJ) -> REQ | None:
         """Return the REQ for the port that a rejection names; None if the redirection is not followed."""

@@ -13,12 +13,14 @@ from unittest.mock import Mock
 
 from twisted.internet.defer import CancelledError
 from twisted.internet.error import ConnectionDone, ConnectionLost
+from twisted.internet.protocol import Factory
 
 from txrdma.cm.connections._credits import FIRST_RECEIVES, SPARE
 from txrdma.cm.connections.endpoints import USUAL
 from txrdma.cm.connections.protocol import RDMAProtocol
 from txrdma.cm.errors import PeerSilent, Rejected, Rejection
 from txrdma.cm.layouts.messages import RejectReason
+from txrdma.cm.rsocket.endpoints import RSocketClientEndpoint, RSocketServerEndpoint
 from txrdma.cm.terms import LONGEST, Terms
 from txrdma.error import InvalidRequest, ProtectionError
 from txrdma.iba.types import MTU
@@ -31,7 +33,7 @@ from txrdma.soft.core.memory import PAGE
 from txrdma.soft.core.queuepair import SoftQueuePair
 from txrdma.soft.core.recent import RecentNumbers
 from txrdma.test.support.cm.messaging import MessagingCase
-from txrdma.testing.protocols import MessageRecorder, ProducerRecorder, Recorders
+from txrdma.testing.protocols import MessageRecorder, ProducerRecorder, Recorder, Recorders
 
 
 class OpeningTests(MessagingCase):
@@ -119,15 +121,24 @@ class OpeningTests(MessagingCase):
             self.assertEqual((error.status, reported), (RejectReason.INVALID_PATH_MTU, expected))
         self.assertNothingLeft()
 
-    def test_staleQueuePairIsReplaced(self) -> None:
-        """If the local queue pair's number is still in use at the peer, another queue pair is used."""
+    def reuseNumber(self) -> tuple[list[int], MessageRecorder]:
+        """
+        Let the client's next queue pair have the number of the last one, as if the device reused it at once.
+
+        @return: a list from which this number is removed when it is used, and another connection's protocol.
+        """
         client, server = self.connected()
-        beside = self.result(self.again())  # so that the devices remain open
-        number = client.transport.qpn
+        beside: MessageRecorder = self.result(self.again())  # so that the devices remain open
+        numbers = [client.transport.qpn]
         self.closed(client, server)
-        numbers = [number]  # as if the device reused numbers immediately
         self.devices[0]._oldNumbers = RecentNumbers(1)
         self.patch(softdevice, "randbelow", lambda most: numbers.pop() if numbers else randbelow(most))
+        return numbers, beside
+
+    def test_staleQueuePairIsReplaced(self) -> None:
+        """If the local queue pair's number is still in use at the peer, another queue pair is used."""
+        numbers, beside = self.reuseNumber()
+        (number,) = numbers
         again = self.result(self.again())
         self.assertEqual(numbers, [])
         self.assertNotEqual(again.transport.qpn, number)
@@ -136,6 +147,24 @@ class OpeningTests(MessagingCase):
         for each in (again, beside):
             each.transport.loseConnection()
         self.wait(lambda: again.lost and beside.lost)
+        self.assertNothingLeft()
+
+    def test_staleQueuePairOfStreamIsReplaced(self) -> None:
+        """The memory of a stream, of which the private data informs the peer, is allocated again."""
+        numbers, beside = self.reuseNumber()
+        made = Recorders()
+        connected = made.next()
+        self.listenAt(made, RSocketServerEndpoint)
+        client = self.result(self.connectTo(Factory.forProtocol(Recorder), RSocketClientEndpoint))
+        self.assertEqual(numbers, [])
+        client.transport.write(b"to the server")
+        server = self.result(connected)
+        server.transport.write(b"to the client")
+        self.assertEqual(self.result(client.receiving(13)), b"to the client")
+        self.assertEqual(self.result(server.receiving(13)), b"to the server")
+        for each in (client, beside):
+            each.transport.loseConnection()
+        self.wait(lambda: client.lost.called and beside.lost)
         self.assertNothingLeft()
 
     def test_queuePairsUseThePartitionOfThePath(self) -> None:
