@@ -9,6 +9,7 @@ from pickle import PickleBuffer
 from random import Random
 from sys import byteorder
 from typing import Any, Final, TYPE_CHECKING
+from unittest import SkipTest
 
 from zope.interface.verify import verifyObject
 
@@ -351,10 +352,12 @@ class RemoteMemoryContract(MessageEnds):
         """Buffers of the application are shared without copying, and released by C{close}."""
         one, other = self.connectedEnds()
         numbers, text, mapped = array("d", range(100)), bytearray(b"abcdef"), mmap(-1, 5000)
-        shared = [one.transport.share(buffer) for buffer in (numbers, text, mapped)]
+        part = memoryview(bytearray(20))[10:]
+        shared = [one.transport.share(buffer) for buffer in (numbers, text, mapped, part)]
         for each in shared:
             self.successResultOf(self.finished(other.transport.write(each.name, b"ABC", 1)))
         self.assertEqual((bytes(numbers)[1:4], text, mapped[:5]), (b"ABC", b"aABCef", b"\0ABC\0"))
+        self.assertEqual(bytes(part), b"\0ABC" + bytes(6))
         self.successResultOf(self.finished(other.transport.write(shared[0].name, array("d", [7.0]), 792)))
         self.assertEqual(numbers[99], 7.0)
         mapped[4990:4995] = b"there"
@@ -366,6 +369,30 @@ class RemoteMemoryContract(MessageEnds):
         text += b"longer"
         numbers.append(1.0)
         mapped.close()
+        part.release()
+        self.assertEqual((one.ends, other.ends), ([], []))
+
+    def test_contractNumPyArrays(self) -> None:
+        """Arrays of NumPy are shared without copying, and their bytes are written, in C order."""
+        try:
+            import numpy
+        except ImportError:
+            raise SkipTest("NumPy is not installed") from None
+        one, other = self.connectedEnds()
+        table = numpy.zeros((3, 4), "f8")
+        shared, allocated = one.transport.share(table), one.transport.share(16)
+        row = numpy.array([1.0, 2.0, 3.0, 4.0])
+        self.successResultOf(self.finished(other.transport.write(shared.name, row, row.nbytes)))
+        self.assertEqual(table.tolist(), [[0.0] * 4, row.tolist(), [0.0] * 4])
+        table[2] = 7.0
+        found = self.successResultOf(self.finished(other.transport.read(shared.name, 32, 64)))
+        self.assertEqual(numpy.frombuffer(found).tolist(), [7.0] * 4)
+        pair = numpy.frombuffer(allocated.view, "f8")
+        self.successResultOf(self.finished(other.transport.write(allocated.name, row[1:3])))
+        self.assertEqual(pair.tolist(), [2.0, 3.0])
+        for memory in (table.T, table[:, ::2], numpy.frombuffer(bytes(8))):
+            self.assertRaises(InvalidRequest, one.transport.share, memory)
+        shared.close()
         self.assertEqual((one.ends, other.ends), ([], []))
 
     def test_contractResized(self) -> None:

@@ -11,7 +11,7 @@ from txrdma.testing.protocols import MessageRecorder
 
 
 class MessageContractTests(AtomicMemoryContract, RemoteMemoryContract, MessageContract, MessagingCase):
-    """Two hosts on a simulated network."""
+    """Two hosts on a simulated network, with a service ID as of C{ib:}."""
 
     def connectedBy(self, one: MessageRecorder, other: MessageRecorder) -> None:
         self.serve(MessageFactory(lambda: other))
@@ -21,3 +21,12 @@ class MessageContractTests(AtomicMemoryContract, RemoteMemoryContract, MessageCo
 
     def waitUntil(self, condition: Callable[[], object], seconds: float = 30.0) -> None:
         self.wait(condition, seconds)
+
+
+class PortContractTests(MessageContractTests):
+    """The same with a port as of C{rdma:}."""
+
+    def connectedBy(self, one: MessageRecorder, other: MessageRecorder) -> None:
+        self.listenAt(MessageFactory(lambda: other))
+        self.result(self.connectTo(MessageFactory(lambda: one)))
+        self.wait(lambda: one.transport and other.transport)
