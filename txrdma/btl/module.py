@@ -520,7 +520,7 @@ class ModulePort:
             self.turn()
         except Exception as error:
             self._interrupted(error)
-            self.turnLater()
+            self.turn()  # reports messages while their packets are valid
 
     def _receiveFast(
         self, channel: int, source: Source, packet: memoryview, codepoint: int, now: float

@@ -347,6 +347,30 @@ class BystanderTests(HostsCase):
         self.assertFalse(self.client.lost or self.server.lost)
         self.closeAll()
 
+    def test_interruptedBatch(self) -> None:
+        """Messages are reported before their buffers are reused, although an exception follows them."""
+        buffers: list[bytearray] = []
+        usual, usualTurn = Module.received, ModulePort._runScheduledTurn
+
+        def received(core: Module, channel: int, address: Any, packet: Any, *words: Any) -> None:
+            buffers.append(bytearray(packet))
+            usual(core, channel, address, memoryview(buffers[-1]), *words)
+
+        def reuse(module: ModulePort) -> None:
+            for each in buffers:
+                each[:] = bytes(len(each))
+            usualTurn(module)
+
+        self.raiseOnce(Module, "batchEnded", lambda core: core.hasEvents)
+        self.patch(Module, "received", received)
+        self.patch(ModulePort, "_runScheduledTurn", reuse)
+        messages = [(TAG, b"%d" % number * 700) for number in range(10)]
+        for each in messages:
+            self.client.transport.post(*each)
+        self.pause(2.0)
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+        self.assertEqual(self.server.tagged, messages)
+
     def test_interruptions(self) -> None:
         """A module whose exceptions are repeated ends, so that a peer cannot fill the log."""
         self.raiseOnce(Module, "received", lambda *_words: False)  # skips compiled classes
