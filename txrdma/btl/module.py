@@ -65,6 +65,9 @@ Largest number of exceptions of a module that cannot be attributed to a peer. Th
 received, ends the use of their port, so that repeated ones do not fill the log.
 """
 
+AGAIN_SECONDS: Final = 1.0
+"""Seconds after such an exception until the next turn: one for each would fill the log at once."""
+
 _HOPS: Final = 64
 
 
@@ -494,6 +497,9 @@ class ModulePort:
         """
         self._interruptions += 1
         if self._interruptions > MOST_INTERRUPTIONS:
+            if not self._isClosed:
+                now = self.seconds()
+                self._schedule(now + AGAIN_SECONDS, now)
             raise error
         _log.failure("{module}: an exception may have lost packets", Failure(error), module=self)
 

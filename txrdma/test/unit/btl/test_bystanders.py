@@ -13,6 +13,7 @@ from txrdma.btl.core.assembly import Assembly
 from txrdma.btl.core.congestion import Congestion
 from txrdma.btl.core.marks import Marks
 from txrdma.btl.core.module import Module
+from txrdma.btl.core.path import FAILURES_ONLY
 from txrdma.btl.core.peer import ENDED, Peer
 from txrdma.btl.core.receiving import ReceiveWindow
 from txrdma.btl.core.regions import Regions
@@ -22,7 +23,7 @@ from txrdma.btl.errors import MessageFailed
 from txrdma.btl.inbox import Inbox
 from txrdma.btl.lifeline import PeerConnection
 from txrdma.btl.memory import ConnectionMemory
-from txrdma.btl.module import _Route, ModulePort
+from txrdma.btl.module import _Route, MOST_INTERRUPTIONS, ModulePort
 from txrdma.btl.receivebuffers import RemoteReceiveBuffers
 from txrdma.btl.wire import REFUSED
 from txrdma.soft.device import SoftAddressHandle
@@ -370,6 +371,18 @@ class BystanderTests(HostsCase):
         self.pause(2.0)
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
         self.assertEqual(self.server.tagged, messages)
+
+    def test_timerAfterInterruptions(self) -> None:
+        """Segments are soon sent again although a turn has raised an exception."""
+        module = self.lifeline(self.client).module
+        self.pause(40.0)
+        module._interruptions = MOST_INTERRUPTIONS
+        self.raiseOnce(owed.PendingAcks, "sendAcknowledgements", lambda _each, packets, *_words: packets)
+        module.core._owed.peers[self.bystanders[0].transport._peer] = None
+        module.core.send(self.client.transport._peer, TAG, bytes(700), FAILURES_ONLY)
+        self.assertRaises(ZeroDivisionError, module.turn)
+        self.pause(2.0)
+        self.assertEqual(self.server.tagged, [(TAG, bytes(700))])
 
     def test_interruptions(self) -> None:
         """A module whose exceptions are repeated ends, so that a peer cannot fill the log."""
