@@ -598,6 +598,7 @@ class ModulePort:
                 self.core.lose(peer, "its packets cannot be sent without marks", error)
         if not packets:
             return 0
+        failure: Exception | None = None
         batches: list[list[Packet]] = [[] for _each in self._channels]
         for packet in packets:
             batches[packet.channel].append(packet)
@@ -606,16 +607,20 @@ class ModulePort:
                 try:
                     dropped = self._channels[number].send(batch)
                 except Exception as error:
-                    self._notSent(number, batch, error)
+                    failure = self._notSent(number, batch, error) or failure
                     continue
                 if dropped:
                     self.core.completed(number, dropped)
+        if failure is not None:
+            self._interrupted(failure)
         return len(packets)
 
-    def _notSent(self, number: int, batch: Sequence[Packet], error: Exception) -> None:
+    def _notSent(self, number: int, batch: Sequence[Packet], error: Exception) -> Exception | None:
         """
         Lose the peer for whose packets a channel has raised an exception. If they are of several peers, those
         of each are sent separately, to find it.
+
+        @return: the exception, if it cannot be attributed to a peer.
         """
         core, groups = self.core, dict[Peer, list[Packet]]()
         for packet in batch:
@@ -623,7 +628,7 @@ class ModulePort:
         if len(groups) == 1:
             core.completed(number, len(batch))
             core.lose(batch[0].peer, "packets to the peer could not be sent", error)
-            return
+            return None
         hasFailed = False
         for packets in groups.values():
             try:
@@ -631,8 +636,7 @@ class ModulePort:
             except Exception as another:
                 hasFailed = True
                 self._notSent(number, packets, another)
-        if not hasFailed:
-            self._interrupted(error)
+        return None if hasFailed else error
 
     def _runScheduledTurn(self) -> None:
         self._scheduledTurn = None

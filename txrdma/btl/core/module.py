@@ -816,18 +816,23 @@ class Module(FastPath):
         """
         packets: list[Packet] = []
         self.isFull = False
-        # Retransmissions first, because peers cannot acknowledge anything behind a gap cumulatively; new
-        # segments before acknowledgements, because they carry acknowledgements that then need no packet.
-        if self._losing:
-            self._sendAgain(packets, now)
-        if self._ready:
-            self._sendNew(packets, now, isEarly)
-        if self._probing:
-            self._sendProbes(packets, now)
-        if self._owed.refusals:
-            self._owed.sendRefusals(packets, self.credits, self.lose)
-        if self._owed.peers:
-            self._owed.sendAcknowledgements(packets, self.credits, now, self.lose)
+        try:
+            # Retransmissions first, because peers cannot acknowledge anything behind a gap cumulatively; new
+            # segments before acknowledgements, because they carry acknowledgements that then need no packet.
+            if self._losing:
+                self._sendAgain(packets, now)
+            if self._ready:
+                self._sendNew(packets, now, isEarly)
+            if self._probing:
+                self._sendProbes(packets, now)
+            if self._owed.refusals:
+                self._owed.sendRefusals(packets, self.credits, self.lose)
+            if self._owed.peers:
+                self._owed.sendAcknowledgements(packets, self.credits, now, self.lose)
+        except Exception:
+            for each in packets:  # is not posted
+                self.credits[each.channel] += 1
+            raise
         if self._earlyLimits:
             packets = [each for each in packets if self._isAllowed(each)]
         if not packets and self._deferred is not None:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 from unittest import SkipTest
-from unittest.mock import Mock
+from unittest.mock import Mock, patch
 
 from txrdma.btl.channels import Channel
 from txrdma.btl.core import owed
 from txrdma.btl.core import peer as peerModule
 from txrdma.btl.core.assembly import Assembly
 from txrdma.btl.core.congestion import Congestion
+from txrdma.btl.core.events import Packet
 from txrdma.btl.core.marks import Marks
 from txrdma.btl.core.module import Module
-from txrdma.btl.core.path import FAILURES_ONLY
+from txrdma.btl.core.path import COMMAND, DATA, FAILURES_ONLY
 from txrdma.btl.core.peer import ENDED, Peer
 from txrdma.btl.core.receiving import ReceiveWindow
 from txrdma.btl.core.regions import Regions
@@ -371,6 +372,31 @@ class BystanderTests(HostsCase):
         self.pause(2.0)
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
         self.assertEqual(self.server.tagged, messages)
+
+    def test_interruptedPackets(self) -> None:
+        """Packets that an exception has prevented from being posted use up no credits."""
+        module = self.lifeline(self.client).module
+        module.core._owed.peers[self.bystanders[0].transport._peer] = None
+        self.raiseOnce(owed.PendingAcks, "sendAcknowledgements", lambda _each, packets, *_words: packets)
+        self.client.transport.send(TAG, bytes(9000))
+        self.pause(2.0)
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+        for channel in module._channels:
+            inFlight = channel.posted - channel.completed
+            self.assertEqual(module.core.credits[channel.number] + inFlight, channel.sends)
+
+    def test_interruptedChannel(self) -> None:
+        """An exception of one channel does not prevent the packets of others from being posted."""
+        module = self.lifeline(self.client).module
+        module._interruptions = MOST_INTERRUPTIONS
+        peers = [each.transport._peer for each in (self.client, self.bystanders[0])]
+        packets = [Packet(each, channel, b"?", b"") for each in peers for channel in (COMMAND, DATA)]
+        before = [each.posted for each in module._channels]
+        self.raiseOnce(Module, "outgoing", lambda *_words: False)  # skips compiled classes
+        self.raiseOnce(Channel, "_post")
+        with patch.object(Module, "outgoing", lambda *_words: packets):
+            self.assertRaises(ZeroDivisionError, module._send, module.seconds())
+        self.assertEqual([each.posted for each in module._channels], [count + 2 for count in before])
 
     def test_timerAfterInterruptions(self) -> None:
         """Segments are soon sent again although a turn has raised an exception."""
