@@ -150,7 +150,8 @@ class Channel:
             self._requests = [SendRequest(0, Operation.SEND) for _ in range(self.sends)]
             for request in self._requests:
                 request.remoteQKey = QKEY
-            self._mtu, self._next = mtu, 0
+            self._mtu = mtu
+            self._free = self._next = 0  # places of the ring: the first free one, and the next to fill
             self._receives: list[ReceiveRequest] = []
             self._begin()
             self._direct = direct = IDirectDatagrams(self._pair, None)
@@ -206,6 +207,7 @@ class Channel:
         if self._resetting is not None:
             return len(packets)
         prepared = self._prepared
+        self._next = self._free  # fills the places of packets that were not posted again
         batch = []
         latest: Peer | None = None
         for peer, _channel, head, payload in packets:
@@ -226,6 +228,7 @@ class Channel:
         direct = self._direct
         if direct is not None and direct.putDatagram(address, qpn, QKEY, head, payload):
             return 1
+        self._next = self._free
         return 0 if self._post((self._prepared(address, qpn, head, payload),)) else 1
 
     def _prepared(self, address: IAddressHandle, qpn: QPN, head: bytes, payload: Buffer) -> SendRequest:
@@ -263,6 +266,7 @@ class Channel:
         finally:
             for request in batch:
                 request.inline = ()  # copied; the ring would keep them until it comes round
+        self._free = self._next
         self.posted += len(batch)
         self._unreported = 0 if isReported else unreported
         return True
@@ -343,7 +347,7 @@ class Channel:
     def _reset(self) -> None:
         try:
             self._pair.modify(QPAttributes(state=QPState.RESET))
-            self._next = self._unreported = 0
+            self._free = self._unreported = 0
             self._begin()
         except RDMAError:
             self.reader.stop()

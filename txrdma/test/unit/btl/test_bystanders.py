@@ -24,7 +24,7 @@ from txrdma.btl.errors import MessageFailed
 from txrdma.btl.inbox import Inbox
 from txrdma.btl.lifeline import PeerConnection
 from txrdma.btl.memory import ConnectionMemory
-from txrdma.btl.module import _Route, MOST_INTERRUPTIONS, ModulePort
+from txrdma.btl.module import _Route, ModulePort, MOST_INTERRUPTIONS
 from txrdma.btl.receivebuffers import RemoteReceiveBuffers
 from txrdma.btl.wire import REFUSED
 from txrdma.soft.device import SoftAddressHandle

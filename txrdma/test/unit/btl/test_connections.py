@@ -23,8 +23,10 @@ from txrdma.btl import connections, lifeline, memory, probes, transport
 from txrdma.btl.channels import MOST_UNREPORTED
 from txrdma.btl.connections import ClientEndpoint, PeerOpening, ServerEndpoint
 from txrdma.btl.core.congestion import FIRST_WINDOW
+from txrdma.btl.core.events import Packet
 from txrdma.btl.core.flow import WINDOW
 from txrdma.btl.core.module import MANY_WAIT, MOST_RESENDS, OVERHEAD
+from txrdma.btl.core.path import DATA
 from txrdma.btl.core.peer import Peer, PEER_CLOSED
 from txrdma.btl.ends import tcpEndpointTo
 from txrdma.btl.errors import MessageFailed, PeerLost, Unreachable
@@ -33,7 +35,7 @@ from txrdma.btl.lifeline import PeerConnection
 from txrdma.btl.module import COMMAND_DEPTHS, DATA_DEPTHS, moduleOf
 from txrdma.btl.transport import _MESSAGE, LARGEST_TAG
 from txrdma.btl.wire import decodeSegment, ENTRY_LENGTH, FRAG, HEADER_LENGTH, PACK
-from txrdma.error import DeviceUnavailable, InvalidRequest, Refused, ResourceExhausted, WireError
+from txrdma.error import DeviceUnavailable, InvalidRequest, QueueFull, Refused, ResourceExhausted, WireError
 from txrdma.iba.roce import RoCEPacket
 from txrdma.iba.verbs import QPAttributes, QPKind, QPState
 from txrdma.messages.memory import MemoryName
@@ -139,6 +141,34 @@ class MessageTests(HostsCase):
         self.assertEqual(server.tagged, output)
         channels = moduleOf(self.hosts[0], device)._channels
         self.assertEqual([channel._pair.capacity.maxInline for channel in channels], [64, 64])
+
+    def test_refusedPackets(self) -> None:
+        """Packets that are not posted take no places of the ring, where others are still in flight."""
+        device: Any = self.hosts[0].device
+        device.limits = replace(device.limits, maxInline=64)
+        client, _server = self.connected()
+        channel, peer = moduleOf(self.hosts[0], device)._channels[DATA], client.transport._peer
+        channel._direct = None  # type: ignore[assignment]  # as on other devices
+        packets = [Packet(peer, DATA, b"?" * 64, bytes((number,))) for number in range(3)]
+        used: list[int] = []
+        failures: list[Exception] = []
+
+        def postSend(_pair: object, requests: list[Any]) -> None:
+            if failures:
+                raise failures.pop()
+            used.extend(request.segments[0].address for request in requests)
+
+        with mock.patch.object(type(channel._pair), "postSend", postSend):
+            self.assertEqual(channel.send(packets), 0)
+            failures.append(QueueFull("a test's"))
+            self.assertEqual(channel.send(packets), 3)
+            failures.append(ZeroDivisionError("a test's"))
+            self.assertRaises(ZeroDivisionError, channel.send, packets)
+            self.assertEqual(channel.send(packets), 0)
+            failures.append(QueueFull("a test's"))
+            fast = (*peer.context.destinations[DATA], b"?" * 65, b"")
+            self.assertEqual([channel.sendFast(*fast), channel.sendFast(*fast)], [1, 0])
+        self.assertEqual([(each - used[0]) // channel._mtu for each in used], list(range(7)))
 
     def test_credits(self) -> None:
         """The sends of all but a few packets sent one by one have been reported as complete."""
