@@ -171,7 +171,7 @@ class LinkFailover:
                     for each in (link, other):
                         each.members.pop(stream, None)
                     with group.isolated("ending a connection"):
-                        stream.linkLost(False, 0)
+                        stream.cannotMove()
             with group.isolated("stopping a scheduler"):
                 link.scheduler.end()
             link.closeAttachment()

@@ -80,7 +80,7 @@ class Stream:
     @ivar _closesAfterFlush: the peer has ended its side, and the protocol knows no half-close: the next flush
         closes the connection, and drops what does not fit.
     @ivar _isWhole: when the link ended, all bytes of both directions had arrived.
-    @ivar _isBroken: L{abortOnError} was called.
+    @ivar _isBroken: L{abortOnError} was called; C{_mayBeWritten}: L{cannotMove} was called.
     """
 
     __slots__ = (
@@ -94,6 +94,7 @@ class Stream:
             "_isWhole",
             "_hasClosed",
             "_isBroken",
+            "_mayBeWritten",
         ),
         *("blocks", "_blockedSeconds", "_blockedSince"),
         *("__weakref__",),
@@ -113,7 +114,7 @@ class Stream:
         self._failure: Failure | None = None
         self._hasStoppedWriting = self._closesAfterFlush = self._isWhole = self._hasClosed = (
             self._isBroken
-        ) = False
+        ) = self._mayBeWritten = False
         self.blocks = 0
         self._blockedSeconds = self._blockedSince = 0.0
         self.wasLost = self.disconnected = False
@@ -365,6 +366,11 @@ class Stream:
             self._closing.groupDied(flow.unread)
             self._conclude()
 
+    def cannotMove(self) -> None:
+        """End the connection, because only its peer continues on another link and may write to the buffer."""
+        self._mayBeWritten = True
+        self.linkLost(False, 0)
+
     def peerExited(self) -> None:
         """Handle the end of the peer's process after a FIN: a reset, unless everything has arrived."""
         if self._isWhole:
@@ -586,7 +592,7 @@ class Stream:
         element, self._element = self._element, None
         if element is not None:
             self.flow.release()
-            self.link.forget(self, element, quiet)
+            self.link.forget(self, element, quiet and not self._mayBeWritten)
             self._breakCycle()
 
     def _breakCycle(self) -> None:

@@ -95,6 +95,7 @@ class FailureTests(TwoLinkTestCase):
                     raise ZeroDivisionError("a test's")
                 usual(each, *arguments)
 
+            elements = {here: here.transport.stream._element for here, _there in ends}
             with patch.object(owner, "move", move):
                 group.links[0].broken("for the test")
             self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
@@ -104,7 +105,10 @@ class FailureTests(TwoLinkTestCase):
                 if here.transport.stream in raised or here.transport.stream.flow in raised
             ]
             self.assertEqual(len(lost), 1)
+            element, peer = elements[lost[0][0]], lost[0][1]
+            peer.transport.write(b"before it knows")  # into the buffer, which no other connection may use
             self.until(lambda: all(each.reason for each in lost[0]))  # noqa: B023
+            self.assertNotIn(element.index, element.buffer._free)
             for here, there in ends:
                 if not here.reason:
                     here.transport.write(b"still here")
