@@ -277,25 +277,31 @@ class SendWindow:
         fresh = marks ^ self._arrived
         if not fresh:
             return []
-        found = self._mark(fresh)
+        late: list[Path] = []
+        found = self._mark(fresh, late)
         run = (~marks & (marks + 1)).bit_length() - 1  # number of ones at the lower end
         self.base = (self.base + run) & SEQUENCE_MASK
         self._arrived = marks >> run
         if run:
             self._baseSince, self._timeouts = now, 0
         try:
+            for each in late:
+                self._undoTimeout(each)
             self._learn(found, latest, attempt, now)
             if found and path is not None:
                 path.marks.validate()
         except Exception:
-            self._slots.update({each.sequence: each for each in found})  # their messages still have to fail
+            self._slots.update({sent.sequence: sent for sent in found})  # their messages still have to fail
             raise
         return found
 
-    def _mark(self, fresh: int) -> list[Sent]:
-        """Remove and return arrived segments. Bit n of C{fresh} is for C{base + n}."""
+    def _mark(self, fresh: int, late: list[Path]) -> list[Sent]:
+        """
+        Remove and return arrived segments. Bit n of C{fresh} is for C{base + n}.
+
+        @param late: receives the paths on which a timeout was spurious.
+        """
         found: list[Sent] = []
-        late: list[Path] = []
         while fresh:
             low = fresh & -fresh
             fresh ^= low
@@ -307,8 +313,6 @@ class SendWindow:
                 elif sent.isLate and sent.path not in late:
                     late.append(sent.path)
                 found.append(sent)
-        for path in late:
-            self._undoTimeout(path)
         return found
 
     def _undoTimeout(self, path: Path) -> None:

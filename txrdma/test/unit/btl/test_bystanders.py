@@ -446,6 +446,19 @@ class BystanderTests(HostsCase):
             self.assertContained()
             self.connectAgain()
 
+    def test_spuriousTimeout(self) -> None:
+        """Messages fail although an exception interrupts the return of others after a spurious timeout."""
+        window = self.client.transport._peer.sent
+        self.raiseOnce(SendWindow, "_undoTimeout", lambda each, _path: each is window)
+        sent = [self.client.transport.send(TAG, bytes(size)) for size in (700, 701)]
+        self.wait(lambda: window._slots)
+        for each in window._slots.values():
+            each.isLost = each.isLate = True
+        self.wait(lambda: self.client.lost and self.server.lost)
+        for each in sent:
+            self.failureResultOf(each, MessageFailed)
+        self.assertContained()
+
     def test_removal(self) -> None:
         """A connection ends, and releases everything, if its messages cannot be failed or its peer closed."""
         for owner, name in ((Module, "_failAll"), (Assembly, "drop")):
