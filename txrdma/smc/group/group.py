@@ -458,7 +458,8 @@ class LinkGroup:
                 group=self,
             )
             for link in list(self.links):
-                link.failed(failure)
+                with self.isolated("ending a link"):
+                    link.failed(failure)
 
     def _processTimeouts(self) -> None:
         for link in list(self.links):

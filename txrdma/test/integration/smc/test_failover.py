@@ -130,6 +130,17 @@ class FailureTests(TwoLinkTestCase):
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
         self.until(lambda: here.reason and there.reason)
 
+    def test_portsAndEnd(self) -> None:
+        """A group that cannot even end does not prevent others from using changed ports."""
+        self.pair()
+        groups = self.groupsOf[self.client]
+        other = Mock()
+        self.patch(groups, "groups", lambda usual=groups.groups: [*usual(), other])
+        with patch.object(LinkGroup, "_turnCore", Mock(side_effect=ZeroDivisionError("a test's"))):
+            groups._portsChanged()
+        other.portsChanged.assert_called_once()
+        self.assertTrue(self.flushLoggedErrors(ZeroDivisionError))
+
 
 class AsymmetricTests(TwoLinkTestCase):
     """Links between ends with different numbers of ports, and with more than two."""
