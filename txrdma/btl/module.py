@@ -61,9 +61,13 @@ MANY: Final = 8
 
 MOST_INTERRUPTIONS: Final = 16
 """
-Largest number of exceptions of a module that cannot be attributed to a peer. The next one, while packets are
-received, ends the use of their port, so that repeated ones do not fill the log.
+Largest number of exceptions of a module that cannot be attributed to a peer, without L{PEACEFUL_SECONDS}
+between two of them. The next one, while packets are received, ends the use of their port, so that repeated
+ones do not fill the log.
 """
+
+PEACEFUL_SECONDS: Final = 60.0
+"""Seconds without such an exception after which earlier ones do not count any more."""
 
 AGAIN_SECONDS: Final = 1.0
 """Seconds after such an exception until the next turn: one for each would fill the log at once."""
@@ -274,6 +278,7 @@ class ModulePort:
         self._holders = 0
         self._isBusy = self._isClosed = self.isBroken = self._reportsPlaced = False
         self._interruptions = 0
+        self._interruptedAt = 0.0
         self._scheduledTurn: IDelayedCall | None = None
         self._timer: IDelayedCall | None = None
         self._timerAt = 0.0
@@ -495,10 +500,12 @@ class ModulePort:
 
         @raise Exception: the same one, if it is not one of the first L{MOST_INTERRUPTIONS}.
         """
-        self._interruptions += 1
+        now = self.seconds()
+        if now > self._interruptedAt + PEACEFUL_SECONDS:
+            self._interruptions = 0
+        self._interruptions, self._interruptedAt = self._interruptions + 1, now
         if self._interruptions > MOST_INTERRUPTIONS:
             if not self._isClosed:
-                now = self.seconds()
                 self._schedule(now + AGAIN_SECONDS, now)
             raise error
         _log.failure("{module}: an exception may have lost packets", Failure(error), module=self)

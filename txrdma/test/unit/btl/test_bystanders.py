@@ -24,7 +24,7 @@ from txrdma.btl.errors import MessageFailed
 from txrdma.btl.inbox import Inbox
 from txrdma.btl.lifeline import PeerConnection
 from txrdma.btl.memory import ConnectionMemory
-from txrdma.btl.module import _Route, ModulePort, MOST_INTERRUPTIONS
+from txrdma.btl.module import _Route, ModulePort, MOST_INTERRUPTIONS, PEACEFUL_SECONDS
 from txrdma.btl.receivebuffers import RemoteReceiveBuffers
 from txrdma.btl.wire import REFUSED
 from txrdma.soft.device import SoftAddressHandle
@@ -388,7 +388,7 @@ class BystanderTests(HostsCase):
     def test_interruptedChannel(self) -> None:
         """An exception of one channel does not prevent the packets of others from being posted."""
         module = self.lifeline(self.client).module
-        module._interruptions = MOST_INTERRUPTIONS
+        module._interruptions, module._interruptedAt = MOST_INTERRUPTIONS, module.seconds()
         peers = [each.transport._peer for each in (self.client, self.bystanders[0])]
         packets = [Packet(each, channel, b"?", b"") for each in peers for channel in (COMMAND, DATA)]
         before = [each.posted for each in module._channels]
@@ -402,7 +402,7 @@ class BystanderTests(HostsCase):
         """Segments are soon sent again although a turn has raised an exception."""
         module = self.lifeline(self.client).module
         self.pause(40.0)
-        module._interruptions = MOST_INTERRUPTIONS
+        module._interruptions, module._interruptedAt = MOST_INTERRUPTIONS, module.seconds()
         self.raiseOnce(owed.PendingAcks, "sendAcknowledgements", lambda _each, packets, *_words: packets)
         module.core._owed.peers[self.bystanders[0].transport._peer] = None
         module.core.send(self.client.transport._peer, TAG, bytes(700), FAILURES_ONLY)
@@ -421,6 +421,18 @@ class BystanderTests(HostsCase):
         self.client.transport.send(TAG, bytes(3000)).addErrback(lambda failure: None)
         self.wait(lambda: self.client.lost and self.server.lost, 60.0)
         self.assertIn(len(self.flushLoggedErrors(ZeroDivisionError)), range(17, 2 * 17 + 1))
+
+    def test_rareInterruptions(self) -> None:
+        """Exceptions that are a minute apart never end a module."""
+        module = self.lifeline(self.client).module
+        for _each in range(2 * MOST_INTERRUPTIONS):
+            self.pause(PEACEFUL_SECONDS + 1.0)
+            module._interrupted(ZeroDivisionError("a test's"))
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 2 * MOST_INTERRUPTIONS)
+        for _each in range(MOST_INTERRUPTIONS - 1):
+            module._interrupted(ZeroDivisionError("a test's"))
+        self.assertRaises(ZeroDivisionError, module._interrupted, ZeroDivisionError("a test's"))
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), MOST_INTERRUPTIONS - 1)
 
     def test_arrivals(self) -> None:
         """Messages fail although an exception interrupts the processing of their acknowledgement."""
