@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -120,6 +121,27 @@ class VerifyTests(_VerifyMixin, SynchronousTestCase):
         counts = self.verified("mad")["parts"]["mad"]
         self.assertEqual(counts["passed"], 2 * self.managementTests())
         self.assertEqual(counts["skipped"], 2 * 3)  # those that remove the device
+
+    def test_hosts(self) -> None:
+        """C{--serve} and C{--peer}, as on two hosts, exchange data over each transport, and measure."""
+        program = (sys.executable, "-m", "txrdma", "verify")
+        with subprocess.Popen(
+            [*program, "--serve", "--tcp-port", "0", "--device", "pyverbs:rxe1"],
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        ) as server:
+            self.addCleanup(server.kill)
+            assert server.stderr is not None
+            port = server.stderr.readline().split()[-1]
+            ends = ("--device", "pyverbs:rxe0", "--peer", "10.77.0.2", "--tcp-port", port)
+            done = self.txrdma("verify", "--quick", "--json", *ends, "--patience", PATIENCE)
+            server.send_signal(signal.SIGINT)
+        report = json.loads(done.stdout)
+        self.assertEqual((done.returncode, report["failures"]), (0, []), done.stdout + done.stderr)
+        measured = {row["over"] for row in report["measurements"]}
+        self.assertLessEqual({"tcp:", "smc:", "rsocket:", "btl:", "send", "write", "read", "ud"}, measured)
+        self.assertEqual(server.returncode, 0)
 
     def test_doctor(self) -> None:
         """C{txrdma doctor} reports no problem."""
