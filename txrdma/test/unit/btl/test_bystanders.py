@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 from unittest import SkipTest
-from unittest.mock import Mock, patch
+from unittest.mock import Mock
+
+from twisted.python.monkey import MonkeyPatcher
 
 from txrdma.btl.channels import Channel
 from txrdma.btl.core import owed
@@ -42,10 +44,12 @@ _COMPILED = (
         Module,
         ModulePort,
         Peer,
+        ReceiveWindow,
         Regions,
         SendWindow,
     ),
     owed,
+    owed.PendingAcks,
 )
 
 
@@ -70,9 +74,13 @@ class BystanderTests(HostsCase):
         self.client, self.server = self.connected()
         self.bystanders = self.connected()
 
-    def raiseOnce(self, owner: Any, name: str, isMeant: Any = lambda *_arguments: True) -> None:
+    def patch(self, owner: Any, name: str, value: Any) -> MonkeyPatcher:
+        """Patch an attribute; skip the test if it belongs to a compiled class."""
         if owner in _COMPILED and not (peerModule.__file__ or "").endswith(".py"):
             raise SkipTest("compiled classes can't be patched")
+        return super().patch(owner, name, value)
+
+    def raiseOnce(self, owner: Any, name: str, isMeant: Any = lambda *_arguments: True) -> None:
         usual, raised = getattr(owner, name), list[bool]()
 
         def replacement(*arguments: Any, **named: Any) -> Any:
@@ -194,7 +202,6 @@ class BystanderTests(HostsCase):
     def test_deadline(self) -> None:
         """A peer whose deadline cannot be computed ends only its connection."""
         mine, usual = self.client.transport._peer, Peer.deadline
-        self.raiseOnce(Peer, "deadline", lambda _peer, _seconds: False)  # skips compiled classes
 
         def deadline(peer: Peer, keepAlive: float) -> float | None:
             if peer is mine:
@@ -217,7 +224,6 @@ class BystanderTests(HostsCase):
         self.outcome(self.client.transport.send(TAG, b"first"))
         self.pause(1.0)
         mine, usual = self.server.transport._peer.received, ReceiveWindow.takeNext
-        self.raiseOnce(FastPath, "receiveFast", lambda *_words: False)  # skips compiled classes
 
         def takeNext(window: ReceiveWindow, sequence: int, attempt: int, now: float) -> bool:
             found = usual(window, sequence, attempt, now)
@@ -392,10 +398,10 @@ class BystanderTests(HostsCase):
         peers = [each.transport._peer for each in (self.client, self.bystanders[0])]
         packets = [Packet(each, channel, b"?", b"") for each in peers for channel in (COMMAND, DATA)]
         before = [each.posted for each in module._channels]
-        self.raiseOnce(Module, "outgoing", lambda *_words: False)  # skips compiled classes
         self.raiseOnce(Channel, "_post")
-        with patch.object(Module, "outgoing", lambda *_words: packets):
-            self.assertRaises(ZeroDivisionError, module._send, module.seconds())
+        patcher = self.patch(Module, "outgoing", lambda *_words: packets)
+        self.assertRaises(ZeroDivisionError, module._send, module.seconds())
+        patcher.restore()
         self.assertEqual([each.posted for each in module._channels], [count + 2 for count in before])
 
     def test_timerAfterInterruptions(self) -> None:
@@ -412,7 +418,6 @@ class BystanderTests(HostsCase):
 
     def test_interruptions(self) -> None:
         """A module whose exceptions are repeated ends, so that a peer cannot fill the log."""
-        self.raiseOnce(Module, "received", lambda *_words: False)  # skips compiled classes
 
         def received(*_words: Any) -> None:
             raise ZeroDivisionError("a test's")
