@@ -164,8 +164,17 @@ def processorSeconds() -> float:
     return sum(sum(resource.getrusage(each)[:2]) for each in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
 
 
+def _nothing() -> None:
+    pass
+
+
 class Worker:
-    """Loads modules and runs their tests, one at a time."""
+    """
+    Loads modules and runs their tests, one at a time.
+
+    After the tests of a module it calls the module's C{tearDownModule}, if there is one, as unittest does
+    (trial does not): what the tests share need not use the processor while others run.
+    """
 
     def __init__(self, reports: TextIO, usage: Usage, stalls: Stalls) -> None:
         from twisted.trial.reporter import TestResult
@@ -192,8 +201,11 @@ class Worker:
             chosen = set(only)
             cases = [case for case in cases if case.id() in chosen]
         self.report(event="loaded", name=name, count=len(cases))
+        modules = {sys.modules[type(case).__module__] for case in cases}
         while cases:
             self._runCase(cases.pop(0))  # a finished test and its descriptors are released
+        for module in modules:
+            getattr(module, "tearDownModule", _nothing)()
         self.report(event="done", name=name)
 
     def _runCase(self, case: Any) -> None:

@@ -70,6 +70,18 @@ class RunTests(SynchronousTestCase):
             self.assertEqual(self.last(HEAD + test), (status, counts), test)
         self.assertEqual(self.last("import nonsense")[0], 1)
 
+    def test_tearDownModule(self) -> None:
+        """What the tests of a module share ends after the last of them, not with the process."""
+        ended = Path(self.mktemp()).absolute()
+        end = f"Path({str(ended)!r})"
+        source = (
+            f"import atexit\nfrom pathlib import Path\ndef tearDownModule(): {end}.touch()\n"
+            f"atexit.register(lambda: {end}.exists() and {end}.with_suffix('.early').touch())\n"
+            f"{HEAD}def test_a(self): self.assertFalse({end}.exists())\n  test_b = test_a"
+        )
+        self.assertEqual(self.last(source), (0, "2 passed, 0 failed, 0 skipped"))
+        self.assertTrue(ended.with_suffix(".early").exists())
+
     def test_brokenWorker(self) -> None:
         """If workers cannot start, the run fails and ends."""
         tools = Path(self.mktemp()).absolute()

@@ -87,6 +87,11 @@ def why() -> str:
     return ""
 
 
+def tearDownModule() -> None:
+    """End the browser and the monitor."""
+    BrowserTests.end()
+
+
 class BrowserTests(SynchronousTestCase):
     """One browser and one monitor for all tests."""
 
@@ -125,7 +130,12 @@ class BrowserTests(SynchronousTestCase):
 
     @classmethod
     def end(cls) -> None:
+        """End both, if they have begun."""
+        atexit.unregister(cls.end)
+        if cls.driver is None:
+            return
         cls.driver.quit()
+        cls.driver = None
         cls.server.stdin.close()
         cls.server.wait(30)
         for path in cls.folder.glob(f"history-{os.getpid()}.db*"):
