@@ -78,7 +78,8 @@ class BystanderTests(HostsCase):
         """Patch an attribute; skip the test if it belongs to a compiled class."""
         if owner in _COMPILED and not (peerModule.__file__ or "").endswith(".py"):
             raise SkipTest("compiled classes can't be patched")
-        return super().patch(owner, name, value)
+        patcher: MonkeyPatcher = super().patch(owner, name, value)
+        return patcher
 
     def raiseOnce(self, owner: Any, name: str, isMeant: Any = lambda *_arguments: True) -> None:
         usual, raised = getattr(owner, name), list[bool]()
