@@ -325,7 +325,7 @@ class IDirectDatagrams(Interface):
 
 
 class IDisarmable(Interface):
-    """Optional on a queue pair: gives up alternate paths, for which IBA 17.2.8 has no transition."""
+    """Optional on a queue pair that can give up a loaded alternate path, which IBA 17.2.8 does not offer."""
 
     def disarm() -> None:
         """
