@@ -112,7 +112,7 @@ USUAL: Final = RSocketOptions()
 
 
 def _destination(host: str, port: int) -> IAddress:
-    """Return the address of a client's peer, for errors."""
+    """Return the address to which a client connects, as errors report it."""
     if isAddress(host):
         return (IPv6Address if ":" in host else IPv4Address)("TCP", host, port)
     return HostnameAddress(host.encode("ascii", "backslashreplace"), port)
