@@ -18,13 +18,15 @@ the process often has to wait for a processor.
 A peer that polls at this moment will answer soon, since it need not be woken. In this case the reader may
 overdraw its credit: a single attempt of one end is enough for both to begin.
 
-Nothing here reads a clock; times are seconds, and only their differences matter.
+Clocks are arguments; times are seconds, and only their differences matter.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Final
+
+from txrdma.verbs._sources import Sources
 
 SLEEP_SECONDS: Final = 25e-6
 """Processor time that two processes need for a sleep and a wakeup."""
@@ -33,6 +35,15 @@ MOST_SECONDS: Final = 100e-6
 """Maximum seconds of busy-polling for one answer; L{LOW_LATENCY_SECONDS} if low latency is preferred."""
 
 LOW_LATENCY_SECONDS: Final = 400e-6
+
+_TURN_SECONDS: Final = 400e-6
+"""Longest time of busy-polling in one reactor iteration, even if answers come."""
+
+_SLICE_SECONDS: Final = 40e-6
+"""Longest time of busy-polling without an answer in one reactor iteration."""
+
+_POLLS: Final = range(8)
+"""Polls between two readings of the clock."""
 
 SHARE: Final = 0.005
 """The share of time for attempts that do not pay for themselves."""
@@ -174,3 +185,41 @@ class BusyPoll:
         expected = self._expected
         waited = min(waited, self._most)
         self._expected = waited if waited > expected else expected + (waited - expected) * _FORGETTING
+
+    def poll(
+        self,
+        sources: Sources,
+        now: float,
+        until: float,
+        clock: Callable[[], float],
+        reactorSleep: Callable[[], float | None],
+        isEnding: Callable[[], bool],
+    ) -> bool:
+        """
+        Busy-poll for a slice of time after each answer: later, an answer is unlikely to come soon.
+
+        @param until: what L{wait} has returned.
+        @param reactorSleep: returns 0 if the reactor has work.
+        @param isEnding: returns whether the reactor stops.
+        @return: whether there is time left for busy-polling in the next reactor iteration.
+        """
+        began = now
+        end = now + _SLICE_SECONDS
+        while now < end and now < until and reactorSleep() != 0:
+            for number in _POLLS:
+                if sources.poll():
+                    # The first poll of a wait finds what was there before, which does not show how long
+                    # answers take.
+                    if number or now > self.since:
+                        self.found(now)
+                    else:
+                        self.foundAtOnce()
+                    now = clock()
+                    until = self.wait(now, True)
+                    end = now + _SLICE_SECONDS
+                    if now - began > _TURN_SECONDS or not sources.isRunning or isEnding():
+                        return now < until
+                    break
+            else:
+                now = clock()
+        return now < until

@@ -46,15 +46,6 @@ from txrdma.verbs._sources import Consumer, Poll, Sources
 
 _log = Logger()
 
-_TURN_SECONDS: Final = 200e-6
-"""Longest time of busy-polling in one reactor iteration, even if answers come."""
-
-_SLICE_SECONDS: Final = 40e-6
-"""Longest time of busy-polling without an answer in one reactor iteration."""
-
-_POLLS: Final = range(8)
-"""Polls between two readings of the clock."""
-
 _MOST_POLLS: Final = 16
 """Largest number of polls with results in one reactor iteration, before other readers get their time."""
 
@@ -310,23 +301,24 @@ class CompletionReader:
 
     def _readDelayed(self) -> None:
         """
-        Read in a delayed call. If that finds something, sleep only after another call: readers are called
-        after delayed calls, and calls that the handler has delayed by 0 seconds must run before it is called
-        again, as between two reads of a socket.
+        Read in a delayed call, and busy-poll as L{_read} does.
+
+        Calls that the handler has delayed by 0 seconds must run before it is called again, as between two
+        reads of a socket. If there are any, read in another delayed call.
         """
         self._isContinuing = False
         if self._isEnding():
             self._continue()
             return
-        self._drain()
-        if self._hasFound:
-            self._isExpecting = False
-            self._continue()
-            return
+        isDrained = self._drain()
         if self._isExpecting:
             self._isExpecting = False
-            self._expectsAgainAfter = _PAUSE
-        if not self._sleep():
+            if not self._hasFound:
+                self._expectsAgainAfter = _PAUSE
+        isMoreExpected = not isDrained or (self._hasFound and not self._isAlone)
+        if not isMoreExpected and (self._hasFound or self._isBusyPolling):
+            isMoreExpected = not self._maySleep()
+        if isMoreExpected or not self._sleep():
             self._continue()
 
     def _drain(self) -> bool:
@@ -387,39 +379,22 @@ class CompletionReader:
             return True
         if not (self._busyPolls and self._sources.isRunning and any(queue.isLive for queue in self._queues)):
             return True
-        busyPoll = self._busyPoll
-        began = now = perf_counter()
-        until = busyPoll.wait(now, self._isPeerPolling())
+        now = perf_counter()
+        until = self._busyPoll.wait(now, self._isPeerPolling())
         if now >= until:
             self._pause = _BUSY_PAUSE if _budget.waitShare > CROWDED_SHARE else _PAUSE
             self._countPoller(False)
             return True
         if self._isArmed:
             self._disarm()
-        # With several pollers, each polls once per reactor iteration.
-        end = now + _SLICE_SECONDS if _budget.pollers <= self._isBusyPolling else now
+        isOnlyPoller = _budget.pollers <= self._isBusyPolling
         self._countPoller(True)
-        # Until the slice has ended, an answer is unlikely to come soon, or the reactor has work.
-        while now < end and now < until and self._reactorSleep() != 0:
-            for number in _POLLS:
-                if self.poll():
-                    # The first poll of a wait finds what was there before, which does not show how long
-                    # answers take.
-                    if number or now > busyPoll.since:
-                        busyPoll.found(now)
-                    else:
-                        busyPoll.foundAtOnce()
-                    now = perf_counter()
-                    until = busyPoll.wait(now, True)
-                    end = now + _SLICE_SECONDS
-                    break
-            else:
-                now = perf_counter()
-                continue
-            if now - began > _TURN_SECONDS or not self._sources.isRunning or self._isEnding():
-                break
+        # Several pollers poll once in each reactor iteration.
+        isTimeLeft = not isOnlyPoller or self._busyPoll.poll(
+            self._sources, now, until, perf_counter, self._reactorSleep, self._isEnding
+        )
         # Continue in the next reactor iteration, without arming, if there is time left, or other work to do.
-        if now < until or not self._sources.isRunning or self._isEnding() or self._hasDelayed():
+        if isTimeLeft or not self._sources.isRunning or self._isEnding() or self._hasDelayed():
             return False
         self._countPoller(False)
         return True

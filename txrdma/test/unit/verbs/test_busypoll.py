@@ -8,6 +8,7 @@ from itertools import repeat
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.verbs._busypoll import BusyPoll, LOW_LATENCY_SECONDS, MOST_SECONDS, SLEEP_SECONDS, SpinBudget
+from txrdma.verbs._sources import Sources
 
 US = 1e-6
 
@@ -129,6 +130,50 @@ class BusyPollTests(SynchronousTestCase):
             self.now += 300 * US
             busyPoll.found(self.now)
         self.assertLess(polled / (self.now - began), 0.02)
+
+
+class PollTests(SynchronousTestCase):
+    """Sources that are polled; each poll takes a microsecond."""
+
+    def setUp(self) -> None:
+        self.now = 1.0
+        self.polls = 0
+
+    def poll(self, answers: Iterable[int]) -> BusyPoll:
+        """Poll until no time is left for this iteration; the polls with these numbers find an answer."""
+        busyPoll = BusyPoll(SpinBudget())
+        found = set(answers)
+        self.polls = 0
+
+        def poll(limit: int) -> tuple[int, ...]:
+            self.polls += 1
+            self.now += US
+            return (1,) if self.polls in found else ()
+
+        sources = Sources(lambda: self.fail("no poll raises an exception"))
+        sources.isRunning = True
+        sources.add(poll, lambda batch: None)
+        until = busyPoll.wait(self.now)
+        self.isTimeLeft = busyPoll.poll(
+            sources, self.now, until, lambda: self.now, lambda: None, lambda: False
+        )
+        return busyPoll
+
+    def test_learnsFromEachPoll(self) -> None:
+        """What the first poll finds was there before the wait; others show how long answers take."""
+        expected = BusyPoll(SpinBudget())._expected
+        unlearnt = [number for number in range(1, 40) if self.poll([number])._expected == expected]
+        self.assertEqual(unlearnt, [1])
+
+    def test_returnsWithoutAnswer(self) -> None:
+        self.poll([])
+        self.assertTrue(self.isTimeLeft)
+        self.assertTrue(40 <= self.polls < 50, self.polls)
+
+    def test_returnsAmongAnswers(self) -> None:
+        self.poll(range(10, 10_000, 10))
+        self.assertTrue(self.isTimeLeft)
+        self.assertTrue(400 <= self.polls < 420, self.polls)
 
 
 class CrowdedTests(SynchronousTestCase):

@@ -227,7 +227,7 @@ class SleepingTests(CompletionReaderTests):
         self.log.clear()
         while self.reactor.getDelayedCalls():
             self.reactor.advance(0)
-        self.assertEqual(self.log, ["poll", "poll", "poll", "arm", "poll"])
+        self.assertEqual(self.log, ["poll", "poll", "arm", "poll"])
         self.assertEqual(self.batches, [[1], [2], [3]])
 
     def test_readerOfImmediateAnswersYieldsAfterTimeSlice(self) -> None:
@@ -824,29 +824,28 @@ class BusyPollingTests(SynchronousTestCase):
         self.assertEqual(self.log.count("arm"), 1)
         self.assertEqual(self.log[-2:], ["arm", "poll"])
 
-    def test_learnsFromEachPoll(self) -> None:
-        """A completion that was not there when a wait began is learned from, whichever poll finds it."""
-        self.reader.preferLatency()
-        atOnce: list[int] = []
-        polls = 0
+    def test_delayedReadBusyPolls(self) -> None:
+        """Otherwise each further message would take a reactor iteration."""
+        arm = self.queue.arm
 
-        class Counted:
-            """The reader's C{BusyPoll}, whose methods cannot be replaced where it is compiled."""
+        def armLate(*_: object) -> None:
+            del self.queue.arm  # once
+            arm()
+            self.queue.put(2)  # a message comes as the reader falls asleep
 
-            def __getattr__(self, name: str) -> Any:
-                return getattr(busyPoll, name)
-
-            def foundAtOnce(self) -> None:
-                atOnce.append(polls)
-                busyPoll.foundAtOnce()
-
-        busyPoll = self.reader._busyPoll
-        self.patch(self.reader, "_busyPoll", Counted())
-        for polls in range(2, 100):
-            self.queue.put(1)
-            self.queue.later = polls
-            self.read()
-        self.assertEqual(atOnce, [3])  # the first poll of the wait: two polls precede it
+        self.queue.arm = armLate  # type: ignore[method-assign, assignment]  # the reader passes no argument
+        self.wake()
+        while not self.found:
+            self.reader.doRead()
+        self.queue.put(3)
+        self.queue.later = 5
+        self.reactor.turn()
+        self.assertEqual(self.found, [2, 3, 99])
+        self.queue.later = 45  # after the first slice of time
+        self.log.clear()
+        self.settle()
+        self.assertEqual(self.found, [2, 3, 99, 99])
+        self.assertEqual(self.log.count("arm"), 1)
 
     def test_pollingReaderDisarmsFirst(self) -> None:
         self.queue.put(1)
