@@ -244,8 +244,11 @@ class FabricPoller:
         self._refreshes.start(None)
 
     def change(self, settings: PollerSettings, rules: FindingRules, check: Check) -> None:
-        """Apply new settings from the next round on, except for the subscription to notices."""
+        """Apply new settings, except for the subscription to notices; a round in progress ends with the old."""
         self._settings = settings
+        now = self._reactor.seconds()
+        self.rounds.runIn(max(0.0, self._roundBegan + settings.intervalSeconds - now))
+        self.sweeps.runIn(max(0.0, self._sweptAt + settings.sweepSeconds - now))
         self._check = check
         self.findings.change(rules)
         self._reader.change(settings)

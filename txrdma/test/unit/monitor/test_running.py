@@ -120,6 +120,20 @@ class ChangeTests(PollerTestCase):
         self.assertEqual({portKey: self.poller.meters[portKey] for portKey in meters}, meters)
         self.assertEqual(self.output(), [("cleared", "node-gone", "c")])
 
+    def test_sooner(self) -> None:
+        """Shorter intervals apply at once: a round and a sweep that were due in hours are made soon."""
+        self.settings = PollerSettings(intervalSeconds=3600.0, sweepSeconds=86400.0)
+        self.poller = self.made()
+        self.started()
+        self.pump(20.0)
+        turns, sweeps = self.poller.statistics.turns, self.poller.statistics.sweeps
+        changed = PollerSettings(intervalSeconds=30.0, sweepSeconds=300.0)
+        self.poller.change(changed, DEFAULT_RULES, lambda fabric: [])
+        self.pump(20.0)
+        self.assertEqual(self.poller.statistics.turns, turns + 1)
+        self.pump(300.0)
+        self.assertEqual(self.poller.statistics.sweeps, sweeps + 1)
+
     def test_limits(self) -> None:
         """Counts for an unchanged limit continue; others are dropped."""
         symbols, flaps = self.limits[0], self.thresholds._flaps
