@@ -249,8 +249,8 @@ class Duty:
         """Use another configuration."""
         self._config = config
         self.files.change(config.files)
-        self.notifier.change(config.alerts, channels)
         self._applyRules()
+        self.notifier.change(config.alerts, channels, self._poller.findings.log.open.values())
 
     def _applyRules(self) -> None:
         """Report open findings that have another severity by the present rules than when acknowledged."""

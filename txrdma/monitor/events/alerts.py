@@ -213,7 +213,7 @@ class AlertTracker:
     """
     Findings that wait to be sent, and open findings that were sent.
 
-    @ivar rules: rules for sending, which may be replaced.
+    @ivar rules: rules for sending, which L{change} replaces.
     @ivar sent: open findings that were sent, as JSON objects.
     """
 
@@ -243,6 +243,13 @@ class AlertTracker:
                 if key not in openKeys:
                     self._unseen[key] = None
 
+    def change(self, rules: AlertRules, openEntries: Iterable[Entry], now: float) -> None:
+        """Replace the rules, which may select other ones of the open findings that were not sent."""
+        self.rules = rules
+        for entry in openEntries:
+            if entry.key not in self.sent:
+                self._wait(entry, now)
+
     def raised(self, entry: Entry, now: float) -> None:
         """Process a finding that was raised, or that is still open after a restart."""
         key = entry.key
@@ -255,8 +262,10 @@ class AlertTracker:
             self._wait(entry, now)
 
     def _wait(self, entry: Entry, now: float) -> None:
-        """Send a finding later, if it is severe enough."""
-        if entry.severity >= self.rules.least:
+        """Send a finding later, only if it is severe enough."""
+        if entry.severity < self.rules.least:
+            self._waiting.pop(entry.key, None)
+        else:
             waiting = self._waiting.get(entry.key)
             if waiting is None or waiting.foundSince != entry.foundSince:
                 waiting = self._waiting[entry.key] = _Waiting(entry, now)

@@ -119,13 +119,17 @@ class Notifier:
         for loop in (self._loop, *(queue.loop for queue in self._queues)):
             self._supervisor.remove(loop)
 
-    def change(self, rules: AlertRules, channels: Sequence[AlertChannel]) -> None:
+    def change(
+        self, rules: AlertRules, channels: Sequence[AlertChannel], openEntries: Iterable[Entry] = ()
+    ) -> None:
         """
         Set the rules and channels; sent alerts are not sent again.
 
         Alerts that wait for a channel wait for its replacement, which has the same queue name.
+
+        @param openEntries: open findings: those that the former rules did not select are sent by the new ones.
         """
-        self._tracker.rules = rules
+        self._tracker.change(rules, openEntries, self._reactor.seconds())
         before = {queue.channel.queue: queue for queue in self._queues}
         self._queues = []
         for channel in channels:

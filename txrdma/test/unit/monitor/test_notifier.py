@@ -330,6 +330,27 @@ class NotifierTests(SynchronousTestCase):
         self.clock.advance(0.0)
         self.assertEqual(other.output(), [[(False, "width", "leaf 1")]])
 
+    def test_changeOfSeverities(self) -> None:
+        """Open findings are judged by changed rules: those that are now severe enough are sent, once."""
+        notifier = self.started(AlertRules(0.0, 10.0, Severity.CRITICAL))
+        warning, critical = entryOf(), entryOf(where="leaf 2", severity=Severity.CRITICAL)
+        notifier.findingChanged(Raised(warning))
+        notifier.findingChanged(Raised(critical))
+        self.clock.advance(10.0)
+        for _ in range(2):
+            notifier.change(AlertRules(0.0, 10.0), [self.channel], [warning, critical])
+            self.clock.advance(10.0)
+        sent = [[(True, "width", "leaf 2")], [(True, "width", "leaf 1")]]
+        self.assertEqual(self.channel.output(), sent)
+
+    def test_changeWhileWaiting(self) -> None:
+        """A finding that waits, and is no longer severe enough by changed rules, is not sent."""
+        notifier, entry = self.started(), entryOf()
+        notifier.findingChanged(Raised(entry))
+        notifier.change(AlertRules(least=Severity.CRITICAL), [self.channel], [entry])
+        self.clock.advance(100.0)
+        self.assertEqual(self.channel.output(), [])
+
     def test_changeWithoutHistory(self) -> None:
         """Alerts queued for the history are sent when it returns, even if channels changed meanwhile."""
         memory: Any = AbsentMemory()

@@ -582,6 +582,18 @@ class TakeoverTests(StandbyTestCase):
         (alert,) = map(json.loads, other.read_text().splitlines())
         self.assertEqual((alert["kind"], alert["severity"]), ("node-gone", "info"))
 
+    def test_moreSevere(self) -> None:
+        """An open finding is sent when the configuration gives it a severity that is sent."""
+        world, first, _second = self.pair()
+        text = CONFIG.format(folder=world.folder).replace('severity = "info"', 'severity = "critical"')
+        for severity, sent in (("warning", []), ("critical", ["node-gone"])):
+            changed = f'{text}[findings.severity]\nnode-gone = "{severity}"\n'
+            first.service.reloadBy(lambda changed=changed: parseConfig(changed))  # type: ignore[misc]
+            self.assertTrue(first.service.reload())
+            world.fabric.cut("h00004")
+            world.run(15.0)
+            self.assertEqual([one["kind"] for one in world.sent()], sent)
+
     def test_atOnce(self) -> None:
         """A standby that takes over serves the fabric as it knows it, before its sweep has ended."""
         world, first, second = self.pair()
