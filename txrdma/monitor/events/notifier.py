@@ -127,7 +127,7 @@ class Notifier:
 
         Alerts that wait for a channel wait for its replacement, which has the same queue name.
 
-        @param openEntries: open findings: those that the former rules did not select are sent by the new ones.
+        @param openEntries: open findings: the new rules may select other ones.
         """
         self._tracker.change(rules, openEntries, self._reactor.seconds())
         before = {queue.channel.queue: queue for queue in self._queues}

@@ -244,7 +244,7 @@ class FabricPoller:
         self._refreshes.start(None)
 
     def change(self, settings: PollerSettings, rules: FindingRules, check: Check) -> None:
-        """Apply new settings, except for the subscription to notices; a round in progress ends with the old."""
+        """Apply new settings, except for the subscription to notices; shorter intervals apply at once."""
         self._settings = settings
         now = self._reactor.seconds()
         self.rounds.runIn(max(0.0, self._roundBegan + settings.intervalSeconds - now))

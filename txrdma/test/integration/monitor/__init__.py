@@ -1,3 +1,1 @@
-"""
-Integration tests of L{txrdma.monitor}.
-"""
+"""Integration tests of L{txrdma.monitor}."""

@@ -1,6 +1,4 @@
-"""
-Tests for L{txrdma.tap.fabriccollector}: a collector as C{twistd} runs it, over a UNIX socket.
-"""
+"""Tests for L{txrdma.tap.fabriccollector}: a collector as C{twistd} runs it, over a UNIX socket."""
 
 from __future__ import annotations
 

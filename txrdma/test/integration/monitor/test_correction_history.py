@@ -1,6 +1,4 @@
-"""
-History of error correction, in a complete monitor on a real reactor.
-"""
+"""History of error correction, in a complete monitor on a real reactor."""
 
 from __future__ import annotations
 

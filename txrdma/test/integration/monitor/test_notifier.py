@@ -1,6 +1,4 @@
-"""
-Channels of alerts over real connections.
-"""
+"""Channels of alerts over real connections."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Running a monitor: reloading, systemd, files for schedulers, and the terminal.
-"""
+"""Running a monitor: reloading, systemd, files for schedulers, and the terminal."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-The monitor's service on a simulated fabric.
-"""
+"""The monitor's service on a simulated fabric."""
 
 from __future__ import annotations
 

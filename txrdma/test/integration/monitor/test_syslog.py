@@ -1,6 +1,4 @@
-"""
-Syslog over real sockets.
-"""
+"""Syslog over real sockets."""
 
 from __future__ import annotations
 

@@ -1,3 +1,1 @@
-"""
-Long tests of L{txrdma.monitor}.
-"""
+"""Long tests of L{txrdma.monitor}."""

@@ -1,6 +1,4 @@
-"""
-500 readers of events over real sockets in a separate process, of which one stops reading.
-"""
+"""500 readers of events over real sockets in a separate process, of which one stops reading."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Each function of a poller's collaborators raises at a later call.
-"""
+"""Each function of a poller's collaborators raises at a later call."""
 
 from __future__ import annotations
 

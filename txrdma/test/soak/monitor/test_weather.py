@@ -1,6 +1,4 @@
-"""
-Random faults in larger fabrics and for longer than in the unit tests.
-"""
+"""Random faults in larger fabrics and for longer than in the unit tests."""
 
 from __future__ import annotations
 

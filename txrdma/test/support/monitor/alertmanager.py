@@ -1,6 +1,4 @@
-"""
-A Prometheus Alertmanager for tests on loopback, with a temporary folder.
-"""
+"""A Prometheus Alertmanager for tests on loopback, with a temporary folder."""
 
 from __future__ import annotations
 

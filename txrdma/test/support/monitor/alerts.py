@@ -1,6 +1,4 @@
-"""
-Findings, channels and stores for tests of notifications.
-"""
+"""Findings, channels and stores for tests of notifications."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Requests to a site without a network: real HTTP over string transports.
-"""
+"""Requests to a site without a network: real HTTP over string transports."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-The contract of readers of a counter's history: from a database, or a time series engine.
-"""
+"""The contract of readers of a counter's history: from a database, or a time series engine."""
 
 from __future__ import annotations
 

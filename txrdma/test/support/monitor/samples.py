@@ -1,6 +1,4 @@
-"""
-Decodes requests of Prometheus' remote write, for tests.
-"""
+"""Decodes requests of Prometheus' remote write, for tests."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-A configuration of the monitor, with settings in most sections.
-"""
+"""A configuration of the monitor, with settings in most sections."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-The contract of all stores of a history.
-"""
+"""The contract of all stores of a history."""
 
 from __future__ import annotations
 

@@ -1,3 +1,1 @@
-"""
-System tests of L{txrdma.monitor}.
-"""
+"""System tests of L{txrdma.monitor}."""

@@ -1,6 +1,4 @@
-"""
-A real Alertmanager that receives alerts, and is killed at random.
-"""
+"""A real Alertmanager that receives alerts, and is killed at random."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Alert rules, verified by promtool, and the dashboard.
-"""
+"""Alert rules, verified by promtool, and the dashboard."""
 
 from __future__ import annotations
 

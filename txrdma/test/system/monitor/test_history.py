@@ -1,6 +1,4 @@
-"""
-The history's stores, also after a kill and with a full disk.
-"""
+"""The history's stores, also after a kill and with a full disk."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-A history in PostgreSQL: the contract of stores on a real server, and lost connections.
-"""
+"""A history in PostgreSQL: the contract of stores on a real server, and lost connections."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-A real Prometheus that receives and reads the history: the contract of readers, and servers that fail.
-"""
+"""A real Prometheus that receives and reads the history: the contract of readers, and servers that fail."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-The REST interface, verified by schemathesis.
-"""
+"""The REST interface, verified by schemathesis."""
 
 from __future__ import annotations
 

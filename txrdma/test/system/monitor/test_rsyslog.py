@@ -1,6 +1,4 @@
-"""
-A real rsyslog that receives alerts: over UDP, TCP, TLS, and the socket of a host.
-"""
+"""A real rsyslog that receives alerts: over UDP, TCP, TLS, and the socket of a host."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Two monitors in processes, with one history: when one is killed or suspended, the other one reports.
-"""
+"""Two monitors in processes, with one history: when one is killed or suspended, the other one reports."""
 
 from __future__ import annotations
 

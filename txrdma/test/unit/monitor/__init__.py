@@ -1,3 +1,1 @@
-"""
-Unit tests of L{txrdma.monitor}.
-"""
+"""Unit tests of L{txrdma.monitor}."""

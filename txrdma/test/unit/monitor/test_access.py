@@ -1,6 +1,4 @@
-"""
-Authentication of the monitor's site, and the permissions of its files.
-"""
+"""Authentication of the monitor's site, and the permissions of its files."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Blast radius in REST and on pages, from the tables of the last survey.
-"""
+"""Blast radius in REST and on pages, from the tables of the last survey."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Faults of links whose cables are moved: whether they follow the cable or stay with the port.
-"""
+"""Faults of links whose cables are moved: whether they follow the cable or stay with the port."""
 
 from __future__ import annotations
 

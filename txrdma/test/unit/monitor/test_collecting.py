@@ -1,6 +1,4 @@
-"""
-Tests for L{txrdma.monitor.collecting}: a poller whose counters are read by collectors.
-"""
+"""Tests for L{txrdma.monitor.collecting}: a poller whose counters are read by collectors."""
 
 from __future__ import annotations
 

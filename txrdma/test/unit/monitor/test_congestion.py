@@ -1,6 +1,4 @@
-"""
-Congestion: how long ports wait for credits, the cause of these waits, and counters that are full.
-"""
+"""Congestion: how long ports wait for credits, the cause of these waits, and counters that are full."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Counters of forward error correction: reading, metrics and findings.
-"""
+"""Counters of forward error correction: reading, metrics and findings."""
 
 from __future__ import annotations
 

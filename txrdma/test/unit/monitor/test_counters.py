@@ -1,6 +1,4 @@
-"""
-Counters over time: growth, resets, counters that are full, gaps, windows and back-off.
-"""
+"""Counters over time: growth, resets, counters that are full, gaps, windows and back-off."""
 
 from __future__ import annotations
 

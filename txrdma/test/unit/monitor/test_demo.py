@@ -1,6 +1,4 @@
-"""
-The demonstration: its faults, and the command that serves it.
-"""
+"""The demonstration: its faults, and the command that serves it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Server-sent events: contents, replay, and isolation of slow readers.
-"""
+"""Server-sent events: contents, replay, and isolation of slow readers."""
 
 from __future__ import annotations
 

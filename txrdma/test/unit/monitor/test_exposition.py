@@ -1,6 +1,4 @@
-"""
-Metrics for Prometheus, verified with the parser of prometheus_client.
-"""
+"""Metrics for Prometheus, verified with the parser of prometheus_client."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Several fabrics in one process: configuration, pages, REST, metrics and alerts.
-"""
+"""Several fabrics in one process: configuration, pages, REST, metrics and alerts."""
 
 from __future__ import annotations
 

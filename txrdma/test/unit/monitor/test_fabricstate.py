@@ -1,6 +1,4 @@
-"""
-The fabric at earlier times, from stored events, and differences between two.
-"""
+"""The fabric at earlier times, from stored events, and differences between two."""
 
 from __future__ import annotations
 

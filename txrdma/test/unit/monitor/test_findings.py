@@ -1,6 +1,4 @@
-"""
-Findings: detection from a fabric and its counters, raising and clearing.
-"""
+"""Findings: detection from a fabric and its counters, raising and clearing."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Garbage collection of a monitor: which objects are frozen, and that all are freed finally.
-"""
+"""Garbage collection of a monitor: which objects are frozen, and that all are freed finally."""
 
 from __future__ import annotations
 

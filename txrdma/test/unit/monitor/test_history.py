@@ -1,6 +1,4 @@
-"""
-The writer of the history: batches, failures of the disk, and the end.
-"""
+"""The writer of the history: batches, failures of the disk, and the end."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Reading the history from a database, by the contract of all readers.
-"""
+"""Reading the history from a database, by the contract of all readers."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Updates of the fabric's model by events: only changed parts are read again.
-"""
+"""Updates of the fabric's model by events: only changed parts are read again."""
 
 from __future__ import annotations
 

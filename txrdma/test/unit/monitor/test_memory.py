@@ -1,6 +1,4 @@
-"""
-Restarts of a monitor: what the next process restores and does not report again.
-"""
+"""Restarts of a monitor: what the next process restores and does not report again."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-The monitor of a fabric in which an agent invents switches.
-"""
+"""The monitor of a fabric in which an agent invents switches."""
 
 from __future__ import annotations
 

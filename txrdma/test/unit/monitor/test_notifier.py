@@ -1,6 +1,4 @@
-"""
-Alerts: when, to which channels and in which format they are sent, exactly once, also after a kill.
-"""
+"""Alerts: when, to which channels and in which format they are sent, exactly once, also after a kill."""
 
 from __future__ import annotations
 

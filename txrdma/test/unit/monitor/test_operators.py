@@ -1,6 +1,4 @@
-"""
-Operators acknowledge and comment findings: by pages and REST, in the event log, and in notifications.
-"""
+"""Operators acknowledge and comment findings: by pages and REST, in the event log, and in notifications."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Queues of alerts: channels that fail for long, and processes that end meanwhile.
-"""
+"""Queues of alerts: channels that fail for long, and processes that end meanwhile."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-HTML pages: all pages and links, names with arbitrary bytes, and missing objects.
-"""
+"""HTML pages: all pages and links, names with arbitrary bytes, and missing objects."""
 
 from __future__ import annotations
 

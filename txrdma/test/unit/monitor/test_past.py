@@ -1,6 +1,4 @@
-"""
-Topologies at earlier times, and differences between two, in REST and on the page.
-"""
+"""Topologies at earlier times, and differences between two, in REST and on the page."""
 
 from __future__ import annotations
 

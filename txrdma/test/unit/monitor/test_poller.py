@@ -1,6 +1,4 @@
-"""
-The poller on simulated fabrics: readings, findings and faults.
-"""
+"""The poller on simulated fabrics: readings, findings and faults."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Queries for the history, and engines that do not answer them.
-"""
+"""Queries for the history, and engines that do not answer them."""
 
 from __future__ import annotations
 

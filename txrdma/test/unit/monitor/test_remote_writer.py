@@ -1,6 +1,4 @@
-"""
-The history for an engine: rows as samples, and the findings about them.
-"""
+"""The history for an engine: rows as samples, and the findings about them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-The REST interface on a simulated fabric, and its description.
-"""
+"""The REST interface on a simulated fabric, and its description."""
 
 from __future__ import annotations
 

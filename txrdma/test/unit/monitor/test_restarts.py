@@ -1,6 +1,4 @@
-"""
-Restarts of nodes, as counters and links show them, and counters that an administrator clears.
-"""
+"""Restarts of nodes, as counters and links show them, and counters that an administrator clears."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Root causes: a dead switch, or a bad cable, is one event.
-"""
+"""Root causes: a dead switch, or a bad cable, is one event."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Scrapes: generated in pieces, for several scrapers at once, each at its own speed.
-"""
+"""Scrapes: generated in pieces, for several scrapers at once, each at its own speed."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Searches of large tables: in pieces, and once for equal requests.
-"""
+"""Searches of large tables: in pieces, and once for equal requests."""
 
 from __future__ import annotations
 

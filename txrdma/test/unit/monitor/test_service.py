@@ -1,6 +1,4 @@
-"""
-The configuration of the monitor's service, and its metrics page.
-"""
+"""The configuration of the monitor's service, and its metrics page."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Two monitors with one history: one is active, and the other one takes its place.
-"""
+"""Two monitors with one history: one is active, and the other one takes its place."""
 
 from __future__ import annotations
 

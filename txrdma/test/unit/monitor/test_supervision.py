@@ -1,6 +1,4 @@
-"""
-Supervised loops, and a monitor whose parts raise while the others continue.
-"""
+"""Supervised loops, and a monitor whose parts raise while the others continue."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Messages to syslog: RFC 5424, and the format of the socket of this host.
-"""
+"""Messages to syslog: RFC 5424, and the format of the socket of this host."""
 
 from __future__ import annotations
 
