@@ -18,9 +18,6 @@ DEFAULT_LISTEN: Final = "tcp:9315:interface=127.0.0.1"
 
 _LEAST_SENT: Final = 2.0
 
-_MOST_SHOWN: Final = 1000
-"""Maximum length of a wrong value in an error message."""
-
 _TABLE: Final = re.compile(r"\s*\[\[?([^\[\]]+)\]\]?\s*(#.*)?$")
 _KEY: Final = re.compile(r"\s*([A-Za-z0-9_.\"'-]+)\s*=")
 
@@ -265,15 +262,7 @@ def _checked(check: _Check, value: object) -> Any:
     try:
         return check(value)
     except InvalidValue as mistake:
-        raise InvalidValue(f"is {mistake}, not {_shown(value)}") from None
-
-
-def _shown(value: object) -> str:
-    try:
-        text = repr(value)
-    except (ValueError, RecursionError):  # a number with thousands of digits, or as many nested tables
-        return "this value"
-    return text if len(text) <= _MOST_SHOWN else "this value"
+        raise InvalidValue(f"is {mistake}, not {value!r}") from None
 
 
 def _linesOf(text: str) -> dict[str, int]:

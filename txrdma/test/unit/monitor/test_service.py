@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from dataclasses import replace
 from math import ceil
 from pathlib import Path
@@ -97,22 +96,13 @@ class ConfigTests(SynchronousTestCase):
         self.assertIn("127.0.0.1", config.listen)
 
     def test_windows(self) -> None:
-        """Silences can recur; other times than those of days of the week are mistakes."""
-        lines = '[alerts.silences.works]\ntimes = ["tue 22:00-04:00", "daily 12:00-12:30"]'
+        """Silences can recur, and end."""
+        head = "[alerts.silences.works]"
+        lines = f'{head}\ntimes = ["tue 22:00-04:00", "daily 12:00-12:30"]'
         (silence,) = parseConfig(lines).alerts.silences
         self.assertEqual(silence.times, (WeeklyTime((1,), 1320, 240), WeeklyTime(tuple(range(7)), 720, 750)))
-        for times in (
-            '"tue"',
-            "[]",
-            '["tue 22:00"]',
-            '["tue 24:00-25:00"]',
-            "[1]",
-            '["tuesday 22:00-23:00"]',
-        ):
-            error = self.assertRaises(
-                InvalidRequest, parseConfig, f"[alerts.silences.works]\ntimes = {times}"
-            )
-            self.assertIn("line 2: alerts.silences.works.times: is a list of times", str(error))
+        (silence,) = parseConfig(f"{head}\nuntil = 9999-12-31").alerts.silences
+        self.assertGreater(silence.until, 2.5e11)
 
     def test_whole(self) -> None:
         """Given values are used, and the others have their defaults."""
@@ -154,36 +144,60 @@ class ConfigTests(SynchronousTestCase):
         """The command that prints the jobs of Slurm has words that may be quoted."""
         config = parseConfig("slurm.jobs = \"squeue -h -o '%i:%u:%N:%j'\"")
         self.assertEqual(config.jobs, ("squeue", "-h", "-o", "%i:%u:%N:%j"))
-        for text in ('"squeue \'"', '""', '" "', "7"):
-            error = self.assertRaises(InvalidRequest, parseConfig, f"slurm.jobs = {text}")
-            self.assertIn("line 1: slurm.jobs: is", str(error))
 
-    def test_hostile(self) -> None:
-        """Errors about any contents of a file are printable lines in one type of exception."""
-        for text in (
-            '"\\u001b[31mx" = 1',
-            '["web\\u009b"]\na = 1',
-            f"a = {'[' * 100_000}",
-            f"a = {'9' * 5000}",
-        ):
-            error = self.assertRaises(InvalidRequest, parseConfig, text, "my.toml")
-            self.assertTrue(str(error).isprintable(), text[:20])
-            self.assertIn("my.toml", str(error))
+    def test_mistake(self) -> None:
+        """A wrong value is refused with its line, its key and the reason."""
+        works, url = "alerts.silences.works", "alerts.webhooks.a.url"
+        mail = dict.fromkeys(("from", "to"), "an address of mail in ASCII")
+        for key, several in {
+            f"{works}.times": {
+                "a list of times": ("'tue'", "[]", "['tue 22:00']", "['tue 24:00-25:00']", "[1]")
+            },
+            f"{works}.until": {"a date or a time": ("0001-01-01", "0001-01-01T00:00:00", "'soon'")},
+            "slurm.jobs": {"is ": ('"squeue \'"', "''", "' '", "7")},
+            "history.file": {"a text without NUL": ('"a\\u0000b"',)},
+            "history.url": {"a URL": ("'history.db'",)},
+            "history.hours.days": {"days, from": ("0",)},
+            "history.events.megabytes": {"a whole number": ("0.5",)},
+            "poll.collectors": {"a list of client endpoint strings": ("[]", "[1]")},
+            "alerts.mail.host": {
+                "a name of": ("''", "'my_mail'", "'a..b'", "'mail example'", "'mail:25'", "'ä_b'")
+            },
+            "alerts.mail.from": {mail["from"]: ("'ä@b'", "'a@[::1]'", "'<a@b>'", "'a@b@c'", "'a@b_c'")},
+            "alerts.mail.to": {mail["to"]: ("['ä@b']",)},
+            "web.listen": {
+                "'http' is not a port number": ("'tcp:http'",),
+                "'99999' is not a port number": ("'tcp:99999:interface=127.0.0.1'",),
+                "and no 'host'": ("'tcp:80:host=127.0.0.1'",),
+                "interface= is given twice": ("'tcp:80:interface=127.0.0.1:interface=0.0.0.0'",),
+                "there is no kind of endpoint": ("'http:80'", "'8080'"),
+            },
+            url: {
+                "a URL, as": ("'ftp://engine/'", "'http:///x'", "'http://engine/a b'", "'http://e/ä'"),
+                "a URL with a name": ("'http://my_e:9090/'", "'http://a..b/'", f"'http://{'a' * 64}/'"),
+                "a port up to 65535": ("'http://e:99999/'", "'http://e:0/'", "'http://e:/'"),
+                "a URL without name and password": ("'http://me:secret@engine/'",),
+            },
+            "remote-write.labels.guid": {"is a name of": ("'x'",)},
+            "remote-write.labels.1x": {"is a name of": ("'x'",)},
+            "remote-write.labels.x": {"a text on one line": ("''",)},
+            "remote-write.headers.X": {"a text on one line": ('"a\\nb"',)},
+        }.items():
+            for why, wrong in several.items():
+                for value in wrong:
+                    error = self.assertRaises(InvalidRequest, parseConfig, f"\n{key} = {value}")
+                    self.assertIn(f"line 2: {key}: ", str(error))
+                    self.assertIn(why, str(error))
 
-    def test_ends(self) -> None:
-        """Times that no time zone can have are mistakes, too; the last day is a time without an end."""
-        for text in ("0001-01-01", "0001-01-01T00:00:00"):
-            lines = f"[alerts.silences.works]\nuntil = {text}"
-            error = self.assertRaises(InvalidRequest, parseConfig, lines, "my.toml")
-            self.assertIn("line 2: alerts.silences.works.until: is a date or a time", str(error))
-        (silence,) = parseConfig("[alerts.silences.works]\nuntil = 9999-12-31").alerts.silences
-        self.assertGreater(silence.until, 2.5e11)
-
-    def test_longLine(self) -> None:
-        """Parsing a long line that is not a table header takes no longer than others."""
-        began = time.process_time()
-        parseConfig(f'port = "sim"\nalerts.log = """\n[{" " * 1000}x"""')
-        self.assertLess(time.process_time() - began, 0.2)
+    def test_missing(self) -> None:
+        """Keys that need another one, or exclude it, are mistakes without it, or with it."""
+        engine = 'remote-write.url = "http://engine/"\n'
+        for text, why in {
+            engine: "remote-write: has no spill",
+            f"{engine}poll.interval = 1": "poll.interval: with remote-write",
+            'poll.collectors = ["tcp:reader1:9316"]': "poll: has no collector-key-file",
+        }.items():
+            self.assertIn(why, str(self.assertRaises(InvalidRequest, parseConfig, text)))
 
     def test_oneLine(self) -> None:
         """Errors in inline tables, dotted keys and lists have line numbers."""
@@ -204,12 +218,6 @@ class ConfigTests(SynchronousTestCase):
             + [(3, "alerts.silences.works.what"), (4, "findings.severity.width"), (5, "alerts.mail")]
             + [(5, "alerts.mail"), (6, "poll.interval"), (7, "poll.outstanding"), (8, "files")],
         )
-
-    def test_notShown(self) -> None:
-        """Values that Python refuses to show, or that are long, are mistakes like others."""
-        for value in (f"0x{'f' * 5000}", "{ " + "a." * 900 + "a = 1 }", str(list(range(5000)))):
-            error = self.assertRaises(InvalidRequest, parseConfig, f"\nport = {value}", "my.toml")
-            self.assertEqual(str(error), "my.toml, line 2: port: is a text, not this value")
 
     def test_example(self) -> None:
         """The example contains the defaults, except for the history; its comments are correct."""
@@ -272,59 +280,15 @@ class ConfigTests(SynchronousTestCase):
             config = parseConfig(f'web.listen = "{listen}"\nweb.users = "/etc/users"')
             self.assertEqual((config.listen, config.users, config.tokens), (listen, "/etc/users", ""))
 
-    def test_listenWrong(self) -> None:
-        """An invalid endpoint string is refused as such, with and without users."""
-        for listen, why in {
-            "tcp:http": "'http' is not a port number",
-            "tcp": "'' is not a port number",
-            "tcp:99999:interface=127.0.0.1": "'99999' is not a port number",
-            "tcp:80:host=127.0.0.1": "tcp: has port, interface, backlog, and no 'host'",
-            "tcp:80:127.0.0.1:5:7": "and no more",
-            "tcp:80:127.0.0.1:interface=0.0.0.0": "and no 'interface'",
-            "tcp:80:interface=127.0.0.1:interface=0.0.0.0": "interface= is given twice",
-            "http:80": "there is no kind of endpoint 'http', but",
-            "8080": "there is no kind of endpoint '8080', but",
-        }.items():
-            for users in ("", '\nweb.users = "/etc/users"'):
-                text = f'web.listen = "{listen}"{users}'
-                error = self.assertRaises(InvalidRequest, parseConfig, text)
-                self.assertIn(f"line 1: web.listen: {listen!r} is not an endpoint: ", str(error))
-                self.assertIn(why, str(error))
-                self.assertNotIn("beyond this host", str(error))
-
     def test_urls(self) -> None:
-        """URLs that no request can be sent to are refused at the start, with the reason."""
         for url in (
             *("http://engine", "https://engine.example.org.:443/a?b=c", "http://127.0.0.1:9090/"),
             *("http://E-1/", "http://[::1]:9090/x", "http://{fabric}.example.org/{fabric}"),
             *("http://[fe80::1%eth0]/", f"http://{'a.' * 126}b/"),
         ):
             self.assertEqual(parseConfig(f'alerts.webhooks.a.url = "{url}"').webhooks[0][1], url)
-        for url, why in {
-            "ftp://engine/": "a URL, as",
-            "http:///x": "a URL, as",
-            "http://engine/a b": "a URL, as",
-            "http://engine/ä": "a URL, as",
-            "http://my_engine:9090/": "a URL with a name of letters, digits, - and dots",
-            "http://engine:99999/": "a port up to 65535",
-            "http://engine:0/": "a port up to 65535",
-            "http://engine:http/": "a port up to 65535",
-            "http://[::1/": "an address",
-            "http://a..b/": "a URL with a name",
-            "http://-a/": "a URL with a name",
-            f"http://{'a' * 64}/": "a URL with a name",
-            "http://?x": "a URL with a name",
-            f"http://{'a.' * 127}b/": "a URL with a name",
-            "http://127.0.0.1%eth0/": "a URL with a name",
-            "http://engine:/": "a port up to 65535",
-            "http://me:secret@engine/": "a URL without name and password",
-        }.items():
-            error = self.assertRaises(InvalidRequest, parseConfig, f'alerts.webhooks.a.url = "{url}"')
-            self.assertIn("line 1: alerts.webhooks.a.url: is ", str(error))
-            self.assertIn(why, str(error))
 
     def test_mail(self) -> None:
-        """Names and addresses that Twisted cannot send mail to are refused at the start."""
         usual = {"host": '"mail.example.org"', "from": '"a@b"', "to": '["c@d", "{fabric}.x+y@example.org"]'}
         for key, values in {
             "host": ("mail", "127.0.0.1", "::1", "mail.example.org.", "{fabric}-mail"),
@@ -332,28 +296,9 @@ class ConfigTests(SynchronousTestCase):
         }.items():
             for value in values:
                 given = {**usual, key: f'"{value}"'}
-                mail = parseConfig(
-                    "".join(f"alerts.mail.{name} = {one}\n" for name, one in given.items())
-                ).mail
+                mail = parseConfig("\n".join(f"alerts.mail.{name} = {given[name]}" for name in given)).mail
                 assert mail is not None
                 self.assertIn(value, (mail.host, mail.sender))
-        for key, values in {
-            "host": ("", "my_mail", "a..b", "mail example", "mail:25", "ä_b"),
-            "from": ("ä@b", "a@ö", "a@[127.0.0.1]", "a;b@c", "x:y@c", "<a@b>", "a@b@c", "a@", "a@b_c"),
-        }.items():
-            for value in values:
-                given = {**usual, key: f'"{value}"'}
-                text = "".join(f"alerts.mail.{name} = {one}\n" for name, one in given.items())
-                error = self.assertRaises(InvalidRequest, parseConfig, text)
-                self.assertIn(f": alerts.mail.{key}: is ", str(error))
-        error = self.assertRaises(InvalidRequest, parseConfig, 'alerts.mail.to = ["ä@b"]')
-        self.assertIn("alerts.mail.to: is an address of mail", str(error))
-
-    def test_null(self) -> None:
-        """A text with a NUL, which no path can contain, is a mistake of its key."""
-        for key in ("history.file", "web.tokens", "files.slurm", "alerts.log"):
-            error = self.assertRaises(InvalidRequest, parseConfig, f'{key} = "a\\u0000b"')
-            self.assertIn(f"line 1: {key}: is a text without NUL, not", str(error))
 
     def test_authorization(self) -> None:
         """The Authorization header of a webhook is in a separate file, on one line."""
@@ -399,12 +344,8 @@ class ConfigTests(SynchronousTestCase):
         self.assertEqual(readings, replace(DEFAULT_LEVELS[0], retentionSeconds=86400))
         self.assertEqual((minutes.retentionSeconds, minutes.mostOctets), (648_000, 100 << 20))
         self.assertEqual((hours, config.events), (DEFAULT_LEVELS[2], replace(EVENTS, mostOctets=1 << 20)))
-        for mistake in ("history.hours.days = 0", "history.events.megabytes = 0.5"):
-            self.assertRaises(InvalidRequest, parseConfig, mistake)
         url = "postgresql+psycopg://fabric@db/history"
         self.assertEqual(parseConfig(f'history.url = "{url}"').history, url)
-        error = self.assertRaises(InvalidRequest, parseConfig, 'history.url = "history.db"')
-        self.assertIn("a URL", str(error))
 
     def test_remoteWrite(self) -> None:
         """An engine has a URL and a spill; labels and headers are tables, and a secret is in a file."""
@@ -429,19 +370,6 @@ class ConfigTests(SynchronousTestCase):
         self.assertEqual((remote.timeoutSeconds, remote.labels), (3.0, (("fabric", "north"), ("site", "ä"))))
         self.assertEqual(remote.allHeaders, {"X-Scope-OrgID": "hpc", "Authorization": "Bearer abc"})
         self.assertIsNone(parseConfig("").remote)
-        head = 'remote-write.url = "http://engine/"\n'
-        for mistake, key in {
-            "remote-write.labels.guid = 'x'": "labels.guid",
-            "remote-write.labels.1x = 'x'": "labels.1x",
-            "remote-write.labels.x = ''": "labels.x",
-            "remote-write.headers.\"a b\" = 'x'": "headers.a b",
-            'remote-write.headers.X = "a\\nb"': "headers.X",
-            "remote-write.megabytes = 0": "megabytes",
-            "": "remote-write: has no spill",
-            "poll.interval = 1": "poll.interval: with remote-write",
-        }.items():
-            error = self.assertRaises(InvalidRequest, parseConfig, head + mistake)
-            self.assertIn(key, str(error))
 
     def test_collectors(self) -> None:
         """Collectors need a key, and endpoint strings that Twisted knows."""
@@ -450,12 +378,6 @@ class ConfigTests(SynchronousTestCase):
         key = f'poll.collector-key-file = "{path}"\n'
         config = parseConfig(f'{key}poll.collectors = ["tcp:reader1:9316", "unix:/run/reader2"]')
         self.assertEqual(config.collectors, ("tcp:reader1:9316", "unix:/run/reader2"))
-        for mistake, words in {
-            'poll.collectors = ["tcp:reader1:9316"]': "poll: has no collector-key-file",
-            "poll.collectors = []": "a list of client endpoint strings",
-            "poll.collectors = [1]": "a list of client endpoint strings",
-        }.items():
-            self.assertIn(words, str(self.assertRaises(InvalidRequest, parseConfig, mistake)))
         agent: Any = None  # the agent is not used
         config = parseConfig(f'port = "sim:fattree:4"\n{key}poll.collectors = ["what:1"]')
         error = self.assertRaises(InvalidRequest, collectorsOf, Clock(), config, agent)
