@@ -7,7 +7,6 @@ were recorded, with the severities, silences and delays of the configuration.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Generator, Mapping
 from dataclasses import replace
 from math import ceil, floor
@@ -19,9 +18,9 @@ from txrdma.fabric.rootcause import explained
 from txrdma.iba.types import GUID
 from txrdma.kit.values import frozen
 from txrdma.monitor.config import MonitorConfig
-from txrdma.monitor.diagnosis.fabricstate import TOPOLOGY_KINDS
+from txrdma.monitor.diagnosis.fabricstate import linkOf, TOPOLOGY_KINDS
 from txrdma.monitor.diagnosis.findinglog import CauseChanged, Cleared, Entry, FindingLog, Raised
-from txrdma.monitor.diagnosis.journal import entryOf, FabricEvent
+from txrdma.monitor.diagnosis.journal import entryOf, FabricEvent, readValid
 from txrdma.monitor.diagnosis.thresholds import ErrorThresholds, KINDS_OF_ERRORS
 from txrdma.monitor.diagnosis.topologywatch import TopologyWatch
 from txrdma.monitor.events.alerts import Alert, AlertTracker
@@ -151,18 +150,16 @@ class WhatIf:
             if event.guid in self._gone:  # otherwise it is new, or has another name or link
                 self._gone.discard(event.guid)
                 self._thresholds.restarted(event.guid, event.at)
-        else:
-            link = linkOf(event)
-            if link is not None:
+        elif event.subject:
+            for link in readValid([event], linkOf):
                 isLost = event.kind == _LOST
                 self._thresholds.linksChanged({link} if isLost else (), () if isLost else {link}, event.at)
                 self._links.update(dict.fromkeys(link, link))
 
     def _findingChanged(self, event: FabricEvent) -> None:
         """Process a recorded finding that was raised or cleared, or another state: of its cause, or noted."""
-        try:
-            entry = entryOf(event)
-        except ValueError:
+        entry = next(iter(readValid([event], entryOf)), None) if event.subject else None
+        if entry is None:
             return
         kind = entry.finding.kind
         if kind in KINDS_OF_ERRORS or kind in self._rules.ignored:
@@ -183,15 +180,6 @@ class WhatIf:
         else:
             self._recorded.pop(event.subject, None)
             self._tracker.cleared(entry, event.at)
-
-
-def linkOf(event: FabricEvent) -> tuple[PortKey, PortKey] | None:
-    """Return the two ports of a stored event of a link; None if it has none."""
-    try:
-        guid, port, peer, peerPort = json.loads(event.subject)
-        return (GUID.fromString(guid), int(port)), (GUID.fromString(peer), int(peerPort))
-    except (ValueError, TypeError):
-        return None
 
 
 def sentByKind(alerts: list[PastAlert]) -> Mapping[str, int]:

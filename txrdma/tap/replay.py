@@ -18,12 +18,13 @@ from txrdma.fabric.snapshots import parseRecording
 from txrdma.fabric.texts import readText
 from txrdma.kit.delayedcalls import Timer
 from txrdma.monitor.config import MonitorConfig
-from txrdma.monitor.diagnosis.journal import FabricEvent
+from txrdma.monitor.diagnosis.fabricstate import linkOf
+from txrdma.monitor.diagnosis.journal import FabricEvent, readValid
 from txrdma.monitor.files import FileSettings
 from txrdma.monitor.series.history import InThread
 from txrdma.monitor.series.historystore import HistoryStore
 from txrdma.monitor.series.rows import COUNTERS
-from txrdma.monitor.whatif import linkOf, STEP_SECONDS
+from txrdma.monitor.whatif import STEP_SECONDS
 from txrdma.sim.fabric.fabric import RESWEEP_SECONDS
 from txrdma.sim.twin import LATENCY_SECONDS, Replay, Twin
 from txrdma.tap.monitor import MonitorService
@@ -150,9 +151,9 @@ class HistoryReplay:
         self._growing = set(rates)
         twin.growAs({**ended, **rates}, self._speed)
         for event in events:
-            link = linkOf(event)
-            if link is not None:
-                twin.setLink(link, event.kind != _GONE)
+            if event.subject:  # which changes of version 1 of the history do not have
+                for link in readValid([event], linkOf):
+                    twin.setLink(link, event.kind != _GONE)
 
 
 class ReplayService(MonitorService):

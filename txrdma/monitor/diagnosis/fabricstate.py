@@ -17,7 +17,7 @@ from txrdma.iba.verbs import NodeType
 from txrdma.kit.values import frozen, record
 from txrdma.mad.layouts.smp import NodeInfo
 from txrdma.monitor.diagnosis.findinglog import Entry
-from txrdma.monitor.diagnosis.journal import entryOf, FabricEvent, isPort, readValid
+from txrdma.monitor.diagnosis.journal import entryOf, FabricEvent, readValid
 
 Link = tuple[PortKey, PortKey]
 """A link, by its two ports; that of the lower GUID is first."""
@@ -85,19 +85,17 @@ def stateEvent(
 
 
 def stateOf(event: FabricEvent) -> tuple[GUID | Link, Any, FabricEvent]:
-    """Return the node or link that an event describes, its state, and the event, or raise C{ValueError}."""
+    """Return the node or link that an event describes, its state, and the event."""
     detail = [event.detail] if isinstance(event.detail, str) else event.detail  # str of older releases
     if event.kind.startswith("node"):
-        match detail:
-            case [str()] | [str(), int()]:
-                return GUID.fromString(event.subject), NodeState(event.where, *detail), event
-    else:
-        match detail, json.loads(event.subject):
-            case (([str()] | [str(), int(), str()]), [str(guid), port, str(peer), peerPort]):
-                if isPort(port) and isPort(peerPort):
-                    link = (GUID.fromString(guid), port), (GUID.fromString(peer), peerPort)
-                    return link, LinkState(event.where, *detail), event
-    raise ValueError(f"{event!r} is not the state of a node or link")
+        return GUID.fromString(event.subject), NodeState(event.where, *detail), event
+    return linkOf(event), LinkState(event.where, *detail), event
+
+
+def linkOf(event: FabricEvent) -> Link:
+    """Return the link that an event describes."""
+    guid, port, peer, peerPort = json.loads(event.subject)
+    return (GUID.fromString(guid), int(port)), (GUID.fromString(peer), int(peerPort))
 
 
 @record

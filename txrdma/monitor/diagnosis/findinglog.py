@@ -69,14 +69,6 @@ class Key(NamedTuple):
     location: str
     port: int | None
 
-    @classmethod
-    def fromStored(cls, values: object) -> Key:
-        """Return the key that was stored as a list, or raise C{ValueError}."""
-        match values:
-            case [str(source), str(kind), str(location), int() | None as port]:
-                return cls(source, kind, location, port)
-        raise ValueError(f"{values!r} is not the identity of a finding")
-
 
 @frozen
 class FindingRules:

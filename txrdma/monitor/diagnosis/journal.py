@@ -18,6 +18,7 @@ from twisted.logger import Logger
 from txrdma.fabric.advice import adviceOn, Severity
 from txrdma.fabric.health import Cause, Finding
 from txrdma.iba.types import GUID
+from txrdma.kit.logs import errorText
 from txrdma.kit.values import frozen
 from txrdma.monitor.diagnosis.findinglog import (
     Acknowledgement,
@@ -32,8 +33,6 @@ from txrdma.monitor.diagnosis.findinglog import (
 )
 
 _log = Logger()
-
-_PORTS: Final = range(256)
 
 _ACTIONS: Final = {
     Action.ACKNOWLEDGE: "operator-acknowledged",
@@ -142,13 +141,13 @@ def _findingEvent(entry: Entry, text: str, at: float) -> FabricEvent:
 
 
 def readValid(rows: Iterable[Stored], read: Callable[[Stored], Read]) -> list[Read]:
-    """Return what is read from stored rows; those that raise C{ValueError} are ignored and logged."""
+    """Return what is read from stored rows; those that raise an exception are ignored and logged."""
     found, errors = [], []
     for row in rows:
         try:
             found.append(read(row))
-        except (ValueError, RecursionError) as error:  # the latter for JSON with many brackets
-            errors.append(str(error))
+        except Exception as error:
+            errors.append(errorText(error))
     if errors:
         values = {"number": len(errors), "first": errors[0]}
         _log.warn("{number} invalid events of the history are ignored; the first one: {first}", **values)
@@ -160,72 +159,30 @@ def isTime(value: object) -> bool:
     return isinstance(value, (float, int)) and 0 <= value < _END_OF_TIME
 
 
-def isPort(value: object) -> bool:
-    """Return whether a stored value is a number that a port may have."""
-    return isinstance(value, int) and value in _PORTS
-
-
 def entryOf(event: FabricEvent) -> Entry:
-    """Return the entry of a finding by its last event, or raise C{ValueError}."""
-    match event.detail:
-        case [values, str(text), first, last, clearedAt, int(number), *notes] if number > 0:
-            if isTime(first) and isTime(last) and (clearedAt is None or isTime(clearedAt)):
-                key = Key.fromStored(values)
-                acknowledgement, comments, cause, foundSince = _notesOf(notes, first)
-                finding = Finding(key.kind, event.where, text, event.guid, event.port, cause)
-                advice = adviceOn(finding.kind)
-                entry = Entry(key, finding, advice.severity, advice.text, first, last, clearedAt, number)
-                entry.acknowledgement, entry.comments, entry.foundSince = (
-                    acknowledgement,
-                    comments,
-                    foundSince,
-                )
-                return entry
-    raise ValueError(f"{event.detail!r} is not a finding")
-
-
-def _notesOf(
-    stored: list[Any], firstSeen: float
-) -> tuple[Acknowledgement | None, tuple[Comment, ...], Cause | None, float]:
-    """
-    Return the acknowledgement and comments of a finding, its cause, and since when each report has had it.
-
-    @raise ValueError: they are invalid.
-    """
-    match stored:
-        case []:
-            return None, (), None, firstSeen
-        case [[known, [*comments], cause]]:
-            return _acknowledgementOf(known), tuple(map(_commentOf, comments)), _causeOf(cause), firstSeen
-        case [[known, [*comments], cause, since]] if isTime(since):
-            return _acknowledgementOf(known), tuple(map(_commentOf, comments)), _causeOf(cause), since
-    raise ValueError(f"{stored!r} are not the comments of a finding")
-
-
-def _acknowledgementOf(stored: Any) -> Acknowledgement | None:
-    match stored:
-        case None:
-            return None
-        case [at, str(user), int(severity)] if isTime(at):
-            return Acknowledgement(at, user, Severity(severity))
-    raise ValueError(f"{stored!r} is not an acknowledgement")
+    """Return the entry of a finding by its last event; some exception is raised if that is invalid."""
+    values, text, first, last, clearedAt, times, *notes = event.detail
+    if not (isTime(first) and isTime(last) and isTime(clearedAt or 0.0)):
+        raise ValueError(f"{event.detail!r} is not a finding")
+    known, comments, cause, foundSince = (*notes[0], first)[:4] if notes else (None, (), None, first)
+    key = Key(*values)
+    advice = adviceOn(key.kind)
+    finding = Finding(key.kind, event.where, text, event.guid, event.port, _causeOf(cause))
+    entry = Entry(key, finding, advice.severity, advice.text, first, last, clearedAt, times)
+    if known:
+        at, user, severity = known
+        entry.acknowledgement = Acknowledgement(at, user, Severity(severity))
+    entry.comments = tuple(Comment(*one) for one in comments)
+    entry.foundSince = foundSince
+    return entry
 
 
 def _causeOf(stored: Any) -> Cause | None:
-    """Return a stored cause, or raise C{ValueError}; 1.0.0rc1 stored only its text."""
-    match stored:
-        case None | "":
-            return None
-        case [str(kind), str(where), str() | None as guid, port] if port is None or isPort(port):
-            return Cause(kind, where, None if guid is None else GUID.fromString(guid), port)
-        case str():
-            kind, _at, where = stored.partition(" at ")
-            return Cause(kind, where)
-    raise ValueError(f"{stored!r} is not the cause of a finding")
-
-
-def _commentOf(stored: Any) -> Comment:
-    match stored:
-        case [at, str(user), str(text)] if isTime(at):
-            return Comment(at, user, text)
-    raise ValueError(f"{stored!r} is not a comment")
+    """Return a stored cause; 1.0.0rc1 stored only its text."""
+    if not stored:
+        return None
+    if isinstance(stored, str):
+        kind, _at, where = stored.partition(" at ")
+        return Cause(kind, where)
+    kind, where, guid, port = stored
+    return Cause(kind, where, None if guid is None else GUID.fromString(guid), port)

@@ -19,7 +19,6 @@ from typing import Any, Final, NamedTuple
 from txrdma.fabric.advice import Severity
 from txrdma.kit.values import frozen
 from txrdma.monitor.diagnosis.findinglog import Entry, Key
-from txrdma.monitor.diagnosis.journal import isTime
 
 GRACE_SECONDS: Final = 900.0
 """Seconds after which a finding that a previous process has sent, and that is not found again, is cleared."""
@@ -110,25 +109,6 @@ class Alert:
     isRaised: bool
     finding: Mapping[str, Any]
 
-    @classmethod
-    def fromStored(cls, key: object, isRaised: Any, finding: Any) -> Alert:
-        """Return a stored alert, or raise C{ValueError} if it does not have what channels send."""
-        match finding:
-            case {
-                "kind": str(),
-                "severity": str(),
-                "where": str(),
-                "text": str(),
-                "advice": str(),
-                "guid": str() | None,
-                "firstSeen": firstSeen,
-                "clearedAt": clearedAt,
-                "times": int(),
-            } if isinstance(isRaised, bool) and _hasValidNotes(finding):
-                if isTime(firstSeen) and (clearedAt is None or isTime(clearedAt)):
-                    return cls(Key.fromStored(key), isRaised, finding)
-        raise ValueError(f"{finding!r} is not an alert")
-
     @property
     def identity(self) -> str:
         """Identity of the notification, by which receivers recognize duplicates."""
@@ -137,17 +117,6 @@ class Alert:
         severity = finding["severity"]  # another one after an acknowledgement is sent as another alert
         occurrence = (*self.key, finding["firstSeen"], finding["times"], severity, self.isRaised, *fabric)
         return blake2b(json.dumps(occurrence).encode(), digest_size=8).hexdigest()
-
-
-def _hasValidNotes(finding: Mapping[str, Any]) -> bool:
-    """Return whether what operators have noted about a stored finding is valid, or missing."""
-    match finding.get("acknowledgedBy"), finding.get("comments", []):
-        case str() | None, [*comments]:
-            return all(
-                isinstance(one, dict) and all(isinstance(one.get(name), str) for name in ("user", "text"))
-                for one in comments
-            )
-    return False
 
 
 class FormerAlerts(NamedTuple):

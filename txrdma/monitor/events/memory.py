@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 from txrdma.fabric.managerwatch import STILL_SECONDS
 from txrdma.monitor.diagnosis.fabricstate import TOPOLOGY_KINDS
-from txrdma.monitor.diagnosis.findinglog import FindingLog, MOST_CLEARED
+from txrdma.monitor.diagnosis.findinglog import FindingLog, Key, MOST_CLEARED
 from txrdma.monitor.diagnosis.journal import entryOf, Journal, readValid
 from txrdma.monitor.diagnosis.thresholds import ErrorThresholds
 from txrdma.monitor.diagnosis.topologywatch import TopologyWatch
-from txrdma.monitor.events.alerts import Alert, FormerAlerts
+from txrdma.monitor.events.alerts import FormerAlerts
 from txrdma.monitor.events.notificationqueue import QUEUED, restored
 from txrdma.monitor.events.notifier import RAISED
 from txrdma.monitor.reading.counterreader import SILENT_TIMES
@@ -31,10 +31,8 @@ def secondsToFind(kind: str, thresholds: ErrorThresholds, intervalSeconds: float
 
 def formerAlerts(store: HistoryStore) -> FormerAlerts:
     """Return the alerts of a previous process, or raise L{DeviceUnavailable}. Blocks."""
-    sent = readValid(
-        store.states(RAISED), lambda one: Alert.fromStored(json.loads(one.subject), True, one.detail)
-    )
-    return FormerAlerts({one.key: one.finding for one in sent}, restored(store.states(QUEUED)))
+    sent = readValid(store.states(RAISED), lambda one: (Key(*json.loads(one.subject)), one.detail))
+    return FormerAlerts(dict(sent), restored(store.states(QUEUED)))
 
 
 def restoreState(

@@ -18,6 +18,7 @@ from twisted.mail.smtp import SMTPError
 from txrdma.error import DeviceUnavailable, RDMAError
 from txrdma.kit.delayedcalls import cancelCall, Timer
 from txrdma.kit.lease import RENEW_SECONDS
+from txrdma.monitor.diagnosis.findinglog import Key
 from txrdma.monitor.diagnosis.journal import FabricEvent, readValid
 from txrdma.monitor.events.alerts import Alert
 from txrdma.monitor.events.channels import AlertChannel
@@ -52,11 +53,9 @@ def restored(events: Iterable[FabricEvent]) -> dict[str, dict[int, Alert]]:
 
 
 def _queuedIn(event: FabricEvent) -> tuple[str, int, Alert]:
-    """Return the queue, the number and the alert of an event, or raise C{ValueError}."""
-    match json.loads(event.subject), event.detail:
-        case [str(queue), int(number)], [key, isRaised, finding]:
-            return queue, number, Alert.fromStored(key, isRaised, finding)
-    raise ValueError(f"{event!r} is not a queued alert")
+    """Return the queue, the number and the alert of an event."""
+    (queue, number), (key, isRaised, finding) = json.loads(event.subject), event.detail
+    return queue, number, Alert(Key(*key), isRaised, finding)
 
 
 def ended(kind: str, queue: str, numbers: Iterable[int], now: float) -> list[FabricEvent]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from txrdma.iba.types import GUID
-from txrdma.monitor.diagnosis.journal import entryOf, FabricEvent, isPort, isTime, KINDS, readValid
+from txrdma.monitor.diagnosis.journal import entryOf, FabricEvent, isTime, readValid
 from txrdma.monitor.series.database import Database
 
 _TOPOLOGY_KINDS: Final = {
@@ -53,17 +53,12 @@ def _converted(rows: Iterable[_Stored], now: float) -> list[FabricEvent]:
 
     def convert(row: _Stored) -> _Placed:
         room, name, value = row
-        if isinstance(name, str) and isinstance(value, str):
-            position, event = _ROOMS[room](room, name, json.loads(value), now)
-            if (event.port is None or isPort(event.port)) and isTime(event.at):
-                return position, event
-        raise _invalid(row)
+        position, event = _ROOMS[room](room, name, json.loads(value), now)
+        if (event.port is None or event.port in range(256)) and isTime(event.at) and event.kind.isascii():
+            return position, event
+        raise ValueError(f"{row!r} is not a state of version 1")
 
     return [event for _position, event in sorted(readValid(rows, convert), key=lambda placed: placed[0])]
-
-
-def _invalid(stored: object) -> ValueError:
-    return ValueError(f"{stored!r} is not a state of version 1")
 
 
 def _guidOf(text: str | None) -> GUID | None:
@@ -71,56 +66,37 @@ def _guidOf(text: str | None) -> GUID | None:
 
 
 def _change(room: str, name: str, value: Any, now: float) -> _Placed:
-    match value:
-        case [int(number), at, kind, str(where), str(text), str() | None as guid, port] if kind in KINDS:
-            return (number,), FabricEvent(at, kind, where, text, _guidOf(guid), port)
-    raise _invalid(value)
+    number, at, kind, where, text, guid, port = value
+    return (number,), FabricEvent(at, kind, where, text, _guidOf(guid), port)
 
 
 def _finding(room: str, name: str, value: Any, now: float) -> _Placed:
-    match value:
-        case [
-            list(key),
-            [str(where), str(text), str() | None as guid, port],
-            firstSeen,
-            lastSeen,
-            clearedAt,
-            times,
-        ]:
-            kind, at = ("finding-raised", lastSeen) if clearedAt is None else ("finding-cleared", clearedAt)
-            detail = [key, text, firstSeen, lastSeen, clearedAt, times]
-            subject = json.dumps([*key, firstSeen])
-            event = FabricEvent(at, kind, where, "", _guidOf(guid), port, subject, detail)
-            entry = entryOf(event)
-            return (entry.clearedAt or 0.0, entry.firstSeen), event
-    raise _invalid(value)
+    key, (where, text, guid, port), firstSeen, lastSeen, clearedAt, times = value
+    kind, at = ("finding-raised", lastSeen) if clearedAt is None else ("finding-cleared", clearedAt)
+    detail = [key, text, firstSeen, lastSeen, clearedAt, times]
+    event = FabricEvent(at, kind, where, "", _guidOf(guid), port, json.dumps([*key, firstSeen]), detail)
+    entry = entryOf(event)
+    return (entry.clearedAt or 0.0, entry.firstSeen), event
 
 
 def _topology(room: str, name: str, value: Any, now: float) -> _Placed:
-    place: Any = json.loads(name) if room.startswith("links") else [name, None]
-    match place, value:
-        case [str(guid), port, *_peer], [str(where), str(beyond), *gone]:
-            at, kind = gone[0] if gone else now, _TOPOLOGY_KINDS[room]
-            return (), FabricEvent(at, kind, where, "", GUID.fromString(guid), port, name, beyond)
-    raise _invalid(value)
+    guid, port, *_peer = json.loads(name) if room.startswith("links") else [name, None]
+    where, beyond, *gone = value
+    at = gone[0] if gone else now
+    event = FabricEvent(at, _TOPOLOGY_KINDS[room], where, "", GUID.fromString(guid), port, name, beyond)
+    return (), event
 
 
 def _alert(room: str, name: str, value: Any, now: float) -> _Placed:
-    match value:
-        case {"where": str(where)}:
-            return (), FabricEvent(now, "alert-raised", where, "", subject=name, detail=value)
-    raise _invalid(value)
+    return (), FabricEvent(now, "alert-raised", value["where"], "", subject=name, detail=value)
 
 
 def _notification(room: str, name: str, value: Any, now: float) -> _Placed:
-    match json.loads(name):
-        case [str(queue), int(number)]:
-            event = FabricEvent(now, "notification-queued", queue, "", subject=name, detail=value)
-            return (number,), event
-    raise _invalid(name)
+    queue, number = json.loads(name)
+    return (number,), FabricEvent(now, "notification-queued", queue, "", subject=name, detail=value)
 
 
-# Each returns the event of a row, or raises ValueError if the row is not what version 1 stored.
+# Each returns the event of a row, or raises an exception.
 _ROOMS: Final[dict[str, Callable[[str, str, Any, float], _Placed]]] = {
     "changes": _change,
     "findings": _finding,

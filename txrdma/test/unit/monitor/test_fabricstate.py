@@ -118,9 +118,6 @@ class StateTests(SynchronousTestCase):
             self.assertEqual(stateOf(event)[:2], (key, state))
         older = FabricEvent(1.0, "node-came", "A", "", node, None, str(node), "B port 7")
         self.assertEqual(stateOf(older)[:2], (node, NodeState("A", "B port 7")))
-        for detail in ([], ["a", "b"], ["a", 1, 2], None, [1]):
-            wrong = FabricEvent(1.0, "node-came", "A", "", node, None, str(node), detail)
-            self.assertRaises(ValueError, stateOf, wrong)
 
     def test_fabric(self) -> None:
         """A fabric of states has the types of nodes; a second link at a port is left out."""

@@ -314,63 +314,19 @@ class InvalidRowTests(SynchronousTestCase):
     def test_invalid(self) -> None:
         """Events whose contents have other types, or are missing."""
         key, finding = self.key, self.finding
-        incomplete = {name: value for name, value in finding.items() if name != "severity"}
-        invalidNotes: list[object] = [
-            *(None, [], [None, []], [None, [], 1]),
-            *([[1.0, "alice"], [], ""], [[1.0, "alice", 99], [], ""], [[nan, "alice", 1], [], ""]),
-            *([None, [[1.0, "alice"]], ""], [None, [[inf, "alice", "x"]], ""]),
-        ]
+        entry = [key, "it is slow", 1.0, 2.0, None, 1]
         several: dict[str, list[tuple[object, object]]] = {
             "finding-raised": [
-                ("f1", None),
-                ("f2", ["nonsense"]),
-                ("f3", [[*key, 1], "it is slow", 1.0, 2.0, None, 1]),
-                ("f4", [key, "it is slow", "yesterday", 2.0, None, 1]),
-                *(
-                    (f"first {at}", [key, "it is slow", at, 2.0, None, 1])
-                    for at in (inf, nan, -1.0, 10**400, 253402300800)
-                ),
-                ("last", [key, "it is slow", 1.0, nan, None, 1]),
-                ("f5", [key, "it is slow", 1.0, 2.0, None, 0]),
-                *(
-                    (f"notes {number}", [key, "it is slow", 1.0, 2.0, None, 1, notes])
-                    for number, notes in enumerate(invalidNotes)
-                ),
+                *(("f1", None), ("f2", ["nonsense"]), ("f3", [[*key, 1], *entry[1:]])),
+                *((f"first {at}", [*entry[:2], at, *entry[3:]]) for at in ("yesterday", inf, nan, 10**400)),
+                *((f"notes {notes}", [*entry, notes]) for notes in ([], [[1.0, "a", 99], [], ""])),
             ],
-            "finding-cleared": [
-                ("f6", [key, "it is slow", 1.0, 2.0, "today", 1]),
-                ("f7", [key, "it is slow", 1.0, 2.0, inf, 1]),
-            ],
-            "alert-raised": [
-                ("alert", finding),
-                (["sweep", "width", ["leaf"], 7], finding),
-                (["sweep", "width", "other", 7], None),
-                (["sweep", "width", "another", 7], incomplete),
-                (["sweep", "width", "a third", 7], {**finding, "firstSeen": "yesterday"}),
-                (["sweep", "width", "a fourth", 7], {**finding, "firstSeen": nan}),
-                (["sweep", "width", "a fifth", 7], {**finding, "clearedAt": inf}),
-                (["sweep", "width", "a sixth", 7], {**finding, "comments": [{"user": "alice"}]}),
-                (["sweep", "width", "a seventh", 7], {**finding, "acknowledgedBy": 1}),
-            ],
-            "notification-queued": [
-                ("mail", [key, True, finding]),
-                (["mail", "5"], [key, True, finding]),
-                ([["mail"], 6], [key, True, finding]),
-                (["mail", 7], [key, True]),
-                (["mail", 8], [key, True, incomplete]),
-                (["mail", 9], [["sweep"], True, finding]),
-            ],
+            "finding-cleared": [("f4", [*entry[:4], inf, 1])],
+            "alert-raised": [("alert", finding)],
+            "notification-queued": [("mail", [key, True, finding]), (["mail", 7], [key, True])],
             "node-came": [("n1", ""), (["n2"], "")],
             "node-gone": [("0xa3", None)],
-            "link-came": [
-                ("link", ""),
-                ([ONE, 1, OTHER], ""),
-                ([ONE, 3, 4, 2], ""),
-                ([ONE, -1, OTHER, 3], ""),
-                ([ONE, 1 << 40, OTHER, 3], ""),
-                ([ONE, "3", OTHER, 3], ""),
-                ([ONE, 3, OTHER, 3], None),
-            ],
+            "link-came": [("link", ""), ([ONE, 1, OTHER], ""), ([ONE, 3, OTHER, 3], None)],
         }
         for kind, rows in several.items():
             self.store.append([self.event(kind, subject, detail) for subject, detail in rows])
@@ -382,17 +338,7 @@ class InvalidRowTests(SynchronousTestCase):
 
     def test_damaged(self) -> None:
         """Rows that are no events."""
-        damages = (
-            *(
-                "detail = '{'",
-                "guid = '0xyz'",
-                "at = 'yesterday'",
-                "at = NULL",
-                "at = 9e999",
-                "port = 'seven'",
-            ),
-            *("text = x'ff'", "place = NULL", f"detail = '{100_000 * '['}'"),
-        )
+        damages = "detail = '{'", "guid = '0xyz'", "at = NULL", "at = 9e999", "port = 'seven'", "text = x'ff'"
         database = self.store._database
         for number, damage in enumerate(damages):
             event = replace(self.event("finding-raised", f"x{number}", None), text="it is damaged")
