@@ -118,9 +118,9 @@ class _Link(MessageConnection):
 
     def connectionMade(self) -> None:
         """Send the settings; the collector has proved that it has the key."""
-        collector = self._collector
-        self.send(wire.encodeSettings(collector.timeoutSeconds, collector.retries))
-        collector.joined(self)
+        pool = self._collector.pool
+        self.send(wire.encodeSettings(pool.timeoutSeconds, pool.retries))
+        self._collector.joined(self)
 
     def messageReceived(self, message: bytes) -> None:
         self._received += 1
@@ -150,7 +150,7 @@ class _Link(MessageConnection):
         call, path, name = asked.call, asked.path, asked.call.rpc.name
         isSilent = result.kind == wire.SILENT
         if isSilent:
-            self._collector.pool.late += self._collector.retries + 1
+            self._collector.pool.late += self._collector.pool.retries + 1
         elif result.kind != wire.COMPLETE:
             text = result.content.decode("utf-8", "replace")
             call.failed(MADClassError(f"{name}: {text}", call.rpc, path))
@@ -172,7 +172,7 @@ class _Link(MessageConnection):
 
     def _watch(self) -> None:
         """End the connection unless something is received in time, as long as something is expected."""
-        self._watching.start(self._collector.mostSeconds, self._check, self._received)
+        self._watching.start(self._collector.pool.mostSeconds, self._check, self._received)
 
     def _check(self, received: int) -> None:
         if self._open:
@@ -204,9 +204,6 @@ class _Collector(Factory):
     def __init__(self, pool: CollectorPool, name: str, endpoint: IStreamClientEndpoint) -> None:
         self.name = name
         self.reactor = pool.reactor
-        self.timeoutSeconds, self.retries = pool.timeoutSeconds, pool.retries
-        # After BUSY a call pauses for as long in total as its retries take.
-        self.mostSeconds = 2 * self.timeoutSeconds * (self.retries + 1) + GRACE_SECONDS
         self.link: _Link | None = None
         self.pool = pool
         self._endpoint = ProvedClientEndpoint(self.reactor, endpoint, wire.MONITOR, wire.COLLECTOR, pool.key)
@@ -285,6 +282,19 @@ class CollectorPool:
         self._agent = agent
         self._maxOutstanding = maxOutstanding
         self._collectors = [_Collector(self, name, endpoint) for name, endpoint in collectors.items()]
+
+    def change(self, timeoutSeconds: float, maxOutstanding: int) -> None:
+        """Use another time-out, for which collectors connect again, and another bound for the agent."""
+        self._maxOutstanding = maxOutstanding
+        if timeoutSeconds != self.timeoutSeconds:
+            self.timeoutSeconds = timeoutSeconds
+            for link in self._links:
+                link.transport.abortConnection()
+
+    @property
+    def mostSeconds(self) -> float:
+        """The longest time without a result; after BUSY a call pauses as long in total as its retries take."""
+        return 2 * self.timeoutSeconds * (self.retries + 1) + GRACE_SECONDS
 
     @property
     def port(self) -> IMADPort:

@@ -252,6 +252,8 @@ class FabricPoller:
         self._check = check
         self.findings.change(rules)
         self._reader.change(settings)
+        if self._collectors is not None:
+            self._collectors.change(settings.timeoutSeconds, settings.maxOutstanding)
         self._run(Deferred.fromCoroutine(self._judgeTouched()))
 
     def resume(self, findingLog: FindingLog, topologyWatch: TopologyWatch, journal: Journal) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 from zope.interface import directlyProvides, implementer
@@ -22,6 +23,7 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import WireError
+from txrdma.fabric.health import locatedFindings
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.core.transactions import Call
 from txrdma.mad.layouts.pma import PortCounters, PortCountersExtended
@@ -29,6 +31,7 @@ from txrdma.mad.layouts.smp import NodeInfo, PortInfo
 from txrdma.monitor.collecting import collector, pool, wire
 from txrdma.monitor.collecting.collector import collectorEndpoint, CollectorFactory
 from txrdma.monitor.collecting.pool import CollectorPool
+from txrdma.monitor.reading.poller import DEFAULT_RULES
 from txrdma.monitor.reading.settings import PollerSettings
 from txrdma.sim.clock import SimulatedClock
 from txrdma.test.support.mad.simulated import FabricTestCase
@@ -291,6 +294,21 @@ class PoolTests(CollectingTestCase):
             self.pump(9.0)
             self.counted()
         self.assertEqual((self.output(), self.poller.statistics.silences), ([], 0))
+
+    def test_changed(self) -> None:
+        """A changed time-out applies to the calls of collectors, too, which connect again for it."""
+        self.grown()
+        self.started()
+        self.poller.change(replace(self.settings, timeoutSeconds=7.0), DEFAULT_RULES, locatedFindings)
+        self.pump(60.0)
+        self.counted()
+        self.assertEqual(self.output(), [])
+        self.assertEqual([len(each.pipes) for each in self.endpoints.values()], [2, 2])
+        times: list[float] = []
+        for agent in self.agents:
+            self.patch(agent, "issue", lambda call, path, seconds, retries: times.append(seconds))
+        self.pump(10.0)
+        self.assertEqual(set(times), {7.0})
 
     def test_stop(self) -> None:
         """A stopped poller closes its connections, and leaves nothing in the reactor."""
