@@ -293,7 +293,7 @@ class CollectorPool:
 
     @property
     def mostSeconds(self) -> float:
-        """The longest time without a result; after BUSY a call pauses as long in total as its retries take."""
+        """The longest time without a result: after BUSY a call pauses as long as its retries take."""
         return 2 * self.timeoutSeconds * (self.retries + 1) + GRACE_SECONDS
 
     @property
