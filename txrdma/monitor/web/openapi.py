@@ -41,12 +41,12 @@ _OF_HISTORY: Final = ("history", "topologyAt", "topologyDifference", "topologyTi
 """Routes that read the history."""
 
 
-def _json(text: str, schema: Schema) -> dict[str, Any]:
-    return {"description": text, "content": {"application/json": {"schema": schema}}}
+def _answer(text: str, schema: Schema, kind: str = "application/json") -> dict[str, Any]:
+    return {"description": text, "content": {kind: {"schema": schema}}}
 
 
 def _refused(text: str) -> dict[str, Any]:
-    return _json(text, {"$ref": "#/components/schemas/Error"})
+    return _answer(text, {"$ref": "#/components/schemas/Error"})
 
 
 def _get(name: str, summary: str, answers: dict[str, Any], *parameters: Parameter) -> dict[str, Any]:
@@ -55,7 +55,7 @@ def _get(name: str, summary: str, answers: dict[str, Any], *parameters: Paramete
 
 
 def _path(route: WebRoute) -> dict[str, Any]:
-    answers = {"200": _json(route.text, route.schema), "400": _refused("A parameter has no such value")}
+    answers = {"200": _answer(route.text, route.schema), "400": _refused("A parameter has no such value")}
     if any(one.isInPath or one.isNeeded for one in route.parameters):
         answers["404"] = _refused("There is no such node, port, finding, or history")
     if route.name in _OF_HISTORY:
@@ -64,29 +64,21 @@ def _path(route: WebRoute) -> dict[str, Any]:
     return _get(route.name, route.text, answers, *route.parameters)
 
 
+_ACT: Final = {
+    **record(
+        action=choice(*(action.value for action in Action)),
+        comment={**TEXT, "maxLength": LONGEST_COMMENT},
+    ),
+    "required": ["action"],
+}
 _ACTION: Final = {
     "post": {
         "operationId": "annotate",
         "summary": "Acknowledge a finding, end its acknowledgement, or comment it, as an operator",
         "parameters": [ID_PARAMETER.description],
-        "requestBody": {
-            "required": True,
-            "content": {
-                "application/json": {
-                    "schema": {
-                        "type": "object",
-                        "properties": {
-                            "action": choice(*(action.value for action in Action)),
-                            "comment": {**TEXT, "maxLength": LONGEST_COMMENT},
-                        },
-                        "required": ["action"],
-                        "additionalProperties": False,
-                    }
-                }
-            },
-        },
+        "requestBody": {"required": True, "content": {"application/json": {"schema": _ACT}}},
         "responses": {
-            "200": _json("The finding after it", FINDING_SCHEMA),
+            "200": _answer("The finding after it", FINDING_SCHEMA),
             "400": _refused("The body is invalid"),
             "403": _refused("The user is no operator, or the request is from a page of another site"),
             "404": _refused("There is no such finding"),
@@ -100,15 +92,12 @@ _ACTION: Final = {
 _EVENTS: Final = _get(
     *("events", "Server-sent events: round, finding, fabric, and resync when some were lost"),
     {
-        "200": {
-            "description": "Events, each with an object as JSON",
-            "content": {"text/event-stream": {"schema": TEXT}},
-        },
+        "200": _answer("Events, each with an object as JSON", TEXT, "text/event-stream"),
         "503": _refused("There are too many readers"),
     },
 )
 _FABRICS: Final = _get(
-    "fabrics", "State of each fabric", {"200": _json("A row for each fabric", FABRICS_SCHEMA)}
+    "fabrics", "State of each fabric", {"200": _answer("A row for each fabric", FABRICS_SCHEMA)}
 )
 
 
