@@ -270,12 +270,7 @@ class CollectorPool:
         retries: int,
         maxOutstanding: int,
     ) -> None:
-        """
-        @param agent: makes the calls while there is no collector.
-        @param collectors: endpoints of the collectors, by their names.
-        @param key: the key shared with the collectors.
-        @param maxOutstanding: maximum number of outstanding calls of the agent.
-        """
+        """@param agent: makes calls while there is no collector, C{maxOutstanding} at a time."""
         self.reactor, self.key = reactor, key
         self.timeoutSeconds, self.retries = timeoutSeconds, retries
         self.sent = self.late = 0
@@ -320,11 +315,7 @@ class CollectorPool:
         return gatherResults([each.stop() for each in self._collectors])
 
     def issue(self, call: CollectedCall, path: IBPath, timeoutSeconds: float, retries: int) -> None:
-        """
-        Make a call without a payload by the collector of its port, or by the agent if there is none.
-
-        Collectors have the timeout and the retries of the pool.
-        """
+        """Make a call by the collector of its port, with the pool's time-out; by the agent without one."""
         if not self._issue(call, path, [call.kind.attributeID], bytes((call.modifier,)), isSeries=False):
             self._agent.issue(call, path, timeoutSeconds, retries)
 

@@ -68,11 +68,7 @@ class FindingReports:
             self._send(event)
 
     def annotate(self, entry: Entry, action: Action, user: str, text: str) -> None:
-        """
-        Acknowledge or comment a finding: see L{FindingLog.annotate}.
-
-        @raise txrdma.error.InvalidRequest: this is not possible.
-        """
+        """Acknowledge or comment a finding: see L{FindingLog.annotate}."""
         now = self._seconds()
         event = self.log.annotate(entry, action, user, text, now)
         self.journal.annotated(entry, action, user, text, now)

@@ -83,12 +83,7 @@ def _time(seconds: float | None) -> str:
 
 
 def labelsOf(finding: Mapping[str, Any]) -> dict[str, str]:
-    """
-    Return the labels of a finding's alert, which are constant while the finding is open.
-
-    Nodes are identified by GUID, as their names may change. A finding that does not concern a node has the
-    label C{where} instead.
-    """
+    """Return the labels of a finding's alert, constant while it is open: names of nodes may change."""
     names = (*(("where",) if finding["guid"] is None else ("guid", "port")), "fabric")
     labels = {"alertname": finding["kind"], "severity": finding["severity"]}
     return {**labels, **{name: str(finding[name]) for name in names if finding.get(name) is not None}}
@@ -110,12 +105,7 @@ def _alert(one: Alert) -> dict[str, Any]:
 
 
 def postedAlerts(alerts: Sequence[Alert], now: float) -> list[dict[str, Any]]:
-    """
-    Return alerts in the format of Alertmanager's API.
-
-    An alert expires if it is not repeated for three times L{REPEAT_SECONDS}, for example after the monitor
-    has died.
-    """
+    """Return alerts in the format of Alertmanager's API, which expire after three missing repetitions."""
     expiry = now + 3 * REPEAT_SECONDS
     ends = [expiry if one.isRaised else one.finding["clearedAt"] for one in alerts]
     return [{**_alert(one), "endsAt": _time(end)} for one, end in zip(alerts, ends, strict=True)]

@@ -257,11 +257,7 @@ class FabricPoller:
         self._run(Deferred.fromCoroutine(self._judgeTouched()))
 
     def resume(self, findingLog: FindingLog, topologyWatch: TopologyWatch, journal: Journal) -> None:
-        """
-        Continue from the state of another process; a sweep shows what has changed since.
-
-        Answers so far may be older than that state, and do not contradict it: a sweep may have begun before.
-        """
+        """Continue from the state of another process, which only a sweep that begins now can contradict."""
         self._cancelAll()
         self.findings.resume(findingLog, journal)
         self.topologyWatch = topologyWatch

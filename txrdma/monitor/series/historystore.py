@@ -280,11 +280,7 @@ class HistoryStore:
     def changeTimes(
         self, begin: float, end: float, most: int
     ) -> tuple[float | None, list[tuple[float, int]]]:
-        """
-        Return the time since which states are known, or None, and times of changes with their numbers.
-
-        @param most: changes of each C{most}-th part of the time are returned together.
-        """
+        """Return since when states are known, or None, and up to C{most} times and numbers of changes."""
         with self._transaction():
             since = self._events.completeSince(self._database)
             begin = max(begin, since or 0.0)

@@ -73,11 +73,7 @@ class _PausedPage(Element):
 
 
 async def flattened(request: Request, page: Tag, pause: Callable[[], Awaitable[None]]) -> bytes:
-    """
-    Return the text of a page, with the path prefix of a proxy in all of its links.
-
-    @param pause: lets the reactor process other events.
-    """
+    """Return the text of a page, made in pieces, with the path prefix of a proxy in all of its links."""
     prefix = prefixOf(request)
     if prefix:
         addPrefix(prefix, page)

@@ -245,12 +245,7 @@ def facts(*pairs: tuple[str, Part]) -> Tag:
 
 
 def section(heading: str, *parts: Part, name: str, isLive: bool = True) -> Tag:
-    """
-    Section of a page with a heading.
-
-    @param name: its identifier, by which a script replaces it with a newer version.
-    @param isLive: whether a script may do that.
-    """
+    """Section of a page with a heading, which a script replaces by its name if it is live."""
     more = {"aria-labelledby": f"{name}-heading", **({"data-live": "yes"} if isLive else {})}
     return tags.section(tags.h2(heading, id=f"{name}-heading"), *parts, id=name, **more)
 

@@ -92,11 +92,7 @@ def answerLater(
 
 
 def answerREST(watches: Sequence[Watch], fabrics: Sequence[str], request: Request) -> bytes | int:
-    """
-    Answer a request below C{/api/v1}, at once or when the fabric or the history has answered.
-
-    @param fabrics: names of the fabrics, for the site of several, which has only listings of all of them.
-    """
+    """Answer a request below C{/api/v1}; for the site of several fabrics, with listings of all of them."""
     if request.postpath == [b"openapi.json"]:
         return sendJSON(request, 200, description(prefixOf(request), fabrics))
     return answerLater(request, _send(watches, LISTINGS if fabrics else ROUTES, request), failed)

@@ -36,10 +36,9 @@ TRACE_SCHEMA: Final = record(
 
 async def traced(context: PageContext, begin: Node, end: Node) -> dict[str, Any]:
     """
-    Return the path from one node to another by the forwarding tables of the switches, for JSON.
+    Return the path from one node to another by the tables of the last survey, for JSON.
 
-    Tables are those of the last survey. Without one, each hop costs several MADs, so few paths are traced at
-    a time, and each once between two rounds of readings.
+    Without one, each hop costs several MADs, so few paths are traced at a time, each once in a round.
     """
     searches, request = context.watch.searches, ("trace", context.watch.fabric, begin.guid, end.guid)
     return await searches.shared(request, context.state, partial(_trace, context, begin, end))
