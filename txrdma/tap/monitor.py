@@ -401,6 +401,8 @@ class MonitorService(ListeningService):
         for name in _FIXED:
             if getattr(config, name) != getattr(self._first, name):
                 _log.warn("{name} has changed, which needs a restart", name=name)
+        if config.settings.wantsNotices != self._first.settings.wantsNotices:
+            _log.warn("poll.notices has changed, which needs a restart")
         isSame = self._access.admitsSame(access)
         if not self._access.change(access):
             _log.warn("adding or removing tokens or users needs a restart")

@@ -178,7 +178,7 @@ class ReloadTests(TestCase):
     def test_changedBack(self) -> None:
         """Settings that need a restart are reported while they differ from the running ones."""
         text = 'port = "sim:fattree:4"\n[web]\nlisten = ""\n'
-        texts = iter([text.replace("4", "8"), text.replace("4", "8"), text])
+        texts = iter([text.replace("4", "8"), f"{text}[poll]\nnotices = false\n", text])
         service = MonitorService(reactor, parseConfig(text))
         self.addCleanup(service.stopService)
         service.reloadBy(lambda: parseConfig(next(texts)))
