@@ -40,7 +40,7 @@ from txrdma.monitor.diagnosis.thresholds import ErrorThresholds
 from txrdma.monitor.process import ProcessMeasures
 from txrdma.monitor.reading.poller import Check, FabricPoller
 from txrdma.monitor.reading.settings import RETRIES
-from txrdma.monitor.reading.surveyor import Surveyor
+from txrdma.monitor.reading.surveyor import Surveyor, TABLES
 from txrdma.monitor.series.database import leaseOf
 from txrdma.monitor.series.promqlreader import PromQLReader
 from txrdma.monitor.supervisor import SupervisedLoop, Supervisor
@@ -362,6 +362,8 @@ class MonitorService(ListeningService):
         else:  # a standby has neither: the active monitor reports its own
             self.poller.findings.report("history", ())
             self.poller.findings.report("notifications", ())
+        if not self.config.surveySeconds:  # former surveys may have found something
+            self.poller.findings.report(TABLES, ())
         with step("updating pages"):
             self.site.hub.fabricChanged()
 

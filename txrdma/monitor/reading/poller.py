@@ -762,8 +762,8 @@ class FabricPoller:
         ]
         found += self.topologyWatch.silent()
         self.findings.report(_COUNTERS, found, {str(guid) for guid in silent})
-        if self._collectors is not None:
-            self.findings.report("collectors", self._collectors.findings())
+        collectors = self._collectors  # a former process may have had some
+        self.findings.report("collectors", [] if collectors is None else collectors.findings())
         congested = congestionFindings(fabric, self.congestion.waits, self.load)
         self.findings.report(_CONGESTION, congested + self.congestion.findings())
 

@@ -80,7 +80,8 @@ def _finding(room: str, name: str, value: Any, now: float) -> _Placed:
 
 
 def _topology(room: str, name: str, value: Any, now: float) -> _Placed:
-    guid, port, *_peer = json.loads(name) if room.startswith("links") else [name, None]
+    place: Any = json.loads(name) if room.startswith("links") else [name, None]
+    guid, port, *_peer = place
     where, beyond, *gone = value
     at = gone[0] if gone else now
     event = FabricEvent(at, _TOPOLOGY_KINDS[room], where, "", GUID.fromString(guid), port, name, beyond)

@@ -11,7 +11,7 @@ from twisted.logger import capturedLogs, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.fabric.advice import ADVICE, Severity
-from txrdma.fabric.health import locatedFindings
+from txrdma.fabric.health import Finding, locatedFindings
 from txrdma.iba.types import GUID
 from txrdma.mad.agent import MADAgent
 from txrdma.monitor.diagnosis.findinglog import (
@@ -191,6 +191,16 @@ class RestartTests(RestartTestCase):
         self.pump(60.0)
         self.assertEqual(len(self.sweptFabric.nodes), 6)
         self.assertEqual([kind for kind in self.kinds() if kind[0].startswith("node")], [])
+
+    def test_collectorsRemoved(self) -> None:
+        """What was found about collectors is cleared by a process that has none."""
+        self.started()
+        self.poller.findings.report("collectors", [Finding("collector-missing", "b", "there is none")])
+        self.pump(6.0)
+        self.ended()
+        self.again(90.0)
+        output = [("raised", "collector-missing", "b"), ("cleared", "collector-missing", "b")]
+        self.assertEqual(self.output(), output)
 
     def test_elsewhere(self) -> None:
         """A process on another fabric does not report the former fabric's nodes as lost."""

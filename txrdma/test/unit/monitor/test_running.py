@@ -12,6 +12,7 @@ from twisted.internet.selectreactor import SelectReactor
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from txrdma.commands import monitor as command
+from txrdma.fabric.health import Finding
 from txrdma.fabric.linkload import busiest
 from txrdma.fabric.nodenames import parseNodeNames
 from txrdma.monitor import files as filesModule
@@ -21,6 +22,7 @@ from txrdma.monitor.diagnosis.tallies import TallyLimit
 from txrdma.monitor.files import FileSettings, MaintainedFiles, unfitHosts
 from txrdma.monitor.reading.poller import DEFAULT_RULES
 from txrdma.monitor.reading.settings import PollerSettings
+from txrdma.monitor.reading.surveyor import TABLES
 from txrdma.tap.monitor import MonitorService
 from txrdma.tap.steady import SteadyClock
 from txrdma.test.support.tables import shown
@@ -84,6 +86,18 @@ class SteadyClockTests(SynchronousTestCase):
         ahead[0] = 1.0
         self.successResultOf(Deferred.fromCoroutine(service._read(0.0)))
         self.assertEqual(dict(service.poller.findings.log.open), {})
+
+    def test_withoutSurveys(self) -> None:
+        """Without surveys, as after a change of the configuration, what they have found is cleared."""
+        for survey, remain in ((900, 1), (0, 0)):
+            text = f'port = "sim:fattree:4"\nweb.listen = ""\nfindings.clear = 0\npoll.survey = {survey}'
+            service = MonitorService(reactor, parseConfig(text))
+            self.addCleanup(service._agent.close)
+            findings = service.poller.findings
+            findings.log.rules = FindingRules({}, clearSeconds=0.0)
+            findings.report(TABLES, [Finding("credit-loop", "leaf", "it is one")])
+            self.successResultOf(Deferred.fromCoroutine(service._read(0.0)))
+            self.assertEqual(len(findings.log.open), remain)
 
     def test_timers(self) -> None:
         """A reactor with such a clock runs due calls although the time of day was set back."""
