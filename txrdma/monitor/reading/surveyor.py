@@ -1,7 +1,8 @@
 """
 Surveys a fabric's tables periodically: forwarding tables, P_Keys, virtual lanes, firmware, cables.
 
-They are read once the fabric has settled after a change of its links, and otherwise rarely.
+They are read once the fabric has settled after a change of its links, and otherwise rarely. While links go
+up and down all the time they are read once an hour; findings wait for a survey without a change.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ TABLES: Final = "tables"
 
 SETTLE_SECONDS: Final = 60.0
 """Seconds without a change of the fabric after which its tables are read again."""
+
+UNSETTLED_SECONDS: Final = 3600.0
+"""Seconds of changes without end, as of a link that flaps, after which tables are read nevertheless."""
 
 _OUTSTANDING: Final = 16
 _YIELD_SECONDS: Final = 0.0
@@ -59,7 +63,7 @@ class Surveyor:
             *(reactor, "survey", self._surveyIfDue, lambda: SETTLE_SECONDS, lambda: _LATE_SECONDS)
         )
         self._changes = self._surveyed = -1
-        self._surveyedAt = 0.0
+        self._surveyedAt = self._settledAt = 0.0
         self._isAgain = False
 
     def start(self) -> None:
@@ -67,6 +71,7 @@ class Surveyor:
         if self._everySeconds:
             self._cooperator.start()
             self._poller.supervisor.add(self._loop)
+            self._settledAt = self._reactor.seconds()
             self._loop.start(SETTLE_SECONDS)
 
     def change(self, everySeconds: float) -> None:
@@ -88,8 +93,10 @@ class Surveyor:
         changes, before = self._poller.topologyWatch.changes, self._changes
         self._changes = changes
         now = self._reactor.seconds()
-        if self._poller.fabric is None or changes != before:
+        isSettled = changes == before or now - self._settledAt >= UNSETTLED_SECONDS
+        if self._poller.fabric is None or not isSettled:
             return False  # wait until nothing has changed for a while
+        self._settledAt = now
         isDue = self._isAgain or now - self._surveyedAt >= self._everySeconds
         if changes == self._surveyed and not isDue and not self._loop.failures:
             return False

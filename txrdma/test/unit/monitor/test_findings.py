@@ -29,6 +29,7 @@ from txrdma.monitor.diagnosis.findinglog import (
 )
 from txrdma.monitor.diagnosis.tallies import TallyLimit
 from txrdma.monitor.diagnosis.thresholds import _KINDS, ErrorThresholds
+from txrdma.monitor.reading import surveyor
 from txrdma.monitor.reading.surveyor import Surveyor
 from txrdma.test.support.mad.simulated import FabricTestCase
 from txrdma.test.unit.monitor.test_poller import PollerTestCase
@@ -400,6 +401,17 @@ class SurveyTests(PollerTestCase):
         self.assertEqual(self.surveyor.surveys, 0)
         self.pump(300.0)
         self.assertGreater(self.surveyor.surveys, 0)
+
+    def test_alwaysBusy(self) -> None:
+        """While a link goes up and down without end, tables are read after a longer time."""
+        self.patch(surveyor, "UNSETTLED_SECONDS", 300.0)
+        self.started()
+        for _ in range(8):
+            self.fabric.cut("left", 3)
+            self.pump(25.0)
+            self.fabric.heal("left", 3)
+            self.pump(25.0)
+        self.assertEqual((self.surveyor.surveys, len(self.poller.linear)), (1, 2))
 
     def test_portLost(self) -> None:
         """A survey that the loss of the local port has ended is repeated soon after the port's return."""
