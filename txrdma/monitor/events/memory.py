@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 
 from txrdma.fabric.managerwatch import STILL_SECONDS
+from txrdma.monitor.collecting.pool import MISSING_SECONDS
 from txrdma.monitor.diagnosis.fabricstate import TOPOLOGY_KINDS
 from txrdma.monitor.diagnosis.findinglog import FindingLog, Key, MOST_CLEARED
 from txrdma.monitor.diagnosis.journal import entryOf, Journal, readValid
@@ -25,6 +26,7 @@ def secondsToFind(kind: str, thresholds: ErrorThresholds, intervalSeconds: float
         "node-silent": intervalSeconds * (1 << SILENT_TIMES),  # it is asked more and more seldom
         "sm-still": STILL_SECONDS + 2 * intervalSeconds,
         "no-notices": UNSUBSCRIBED_SECONDS + 2 * intervalSeconds,
+        "collector-missing": MISSING_SECONDS + 2 * intervalSeconds,
     }
     return max(thresholds.periodOf(kind), several.get(kind, 0.0))
 

@@ -393,3 +393,4 @@ class BoundTests(SynchronousTestCase):
         self.assertEqual(secondsToFind("symbol-errors", thresholds, 10.0), 3600.0)
         self.assertEqual(secondsToFind("flapping", thresholds, 10.0), 600.0)
         self.assertEqual(secondsToFind("node-silent", thresholds, 60.0), 480.0)
+        self.assertEqual(secondsToFind("collector-missing", thresholds, 10.0), 50.0)
