@@ -193,13 +193,13 @@ class Duty:
     def _restore(self, store: HistoryStore) -> None:
         """Read the state of the former monitor; findings stay open until this monitor could find them."""
         began: float = self._reactor.seconds()
-        interval = self._config.settings.intervalSeconds
+        settings = self._config.settings
         try:
             if not store.isOpen:
                 raise DeviceUnavailable("the history is not open")
             self._alerts = restoreState(
                 *(store, self._findingLog, self._topologyWatch, self._journal),
-                lambda kind: began + secondsToFind(kind, self._thresholds, interval),
+                lambda kind: began + secondsToFind(kind, self._thresholds, settings),
             )
         except RDMAError as error:
             if self._config.standby:

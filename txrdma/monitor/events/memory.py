@@ -17,12 +17,16 @@ from txrdma.monitor.events.notificationqueue import QUEUED, restored
 from txrdma.monitor.events.notifier import RAISED
 from txrdma.monitor.reading.counterreader import SILENT_TIMES
 from txrdma.monitor.reading.poller import UNSUBSCRIBED_SECONDS
+from txrdma.monitor.reading.settings import PollerSettings
 from txrdma.monitor.series.historystore import HistoryStore
 
 
-def secondsToFind(kind: str, thresholds: ErrorThresholds, intervalSeconds: float) -> float:
+def secondsToFind(kind: str, thresholds: ErrorThresholds, settings: PollerSettings) -> float:
     """Return the seconds in which a new process finds an older fault; 0 if one sweep is enough."""
+    intervalSeconds = settings.intervalSeconds
+    inRotation = settings.stateSeconds + 4 * intervalSeconds
     several = {
+        **dict.fromkeys(("slow-receiver", "link-full", "congestion", "counter-full"), inRotation),
         "node-silent": intervalSeconds * (1 << SILENT_TIMES),  # it is asked more and more seldom
         "sm-still": STILL_SECONDS + 2 * intervalSeconds,
         "no-notices": UNSUBSCRIBED_SECONDS + 2 * intervalSeconds,

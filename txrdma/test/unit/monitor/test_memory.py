@@ -29,6 +29,7 @@ from txrdma.monitor.diagnosis.topologywatch import Absence, TopologyWatch
 from txrdma.monitor.events.alerts import Alert, FormerAlerts
 from txrdma.monitor.events.memory import restoreState, secondsToFind
 from txrdma.monitor.reading.poller import DEFAULT_RULES, FabricPoller
+from txrdma.monitor.reading.settings import PollerSettings
 from txrdma.monitor.series.history import HistoryWriter
 from txrdma.monitor.series.historystore import HistoryStore
 from txrdma.sim.fabric import SimulatedFabric
@@ -57,7 +58,7 @@ class RestartTestCase(PollerTestCase):
         began = self.clock.seconds()
         restoreState(
             *(self.store, poller.findings.log, poller.topologyWatch, self.journal),
-            lambda kind: began + secondsToFind(kind, self.thresholds, self.settings.intervalSeconds),
+            lambda kind: began + secondsToFind(kind, self.thresholds, self.settings),
         )
         self.journal.store = self.writer.append
         return poller
@@ -191,6 +192,17 @@ class RestartTests(RestartTestCase):
         self.pump(60.0)
         self.assertEqual(len(self.sweptFabric.nodes), 6)
         self.assertEqual([kind for kind in self.kinds() if kind[0].startswith("node")], [])
+
+    def test_congestion(self) -> None:
+        """Congestion is not reported again by the next process, which reads optional counters in rotation."""
+        self.fabric.countWide()
+        self.fabric.growCounters("left", 2, portXmitWait=25e9 / 8 / 32)
+        self.started(400.0)
+        self.assertEqual(self.output(), [("raised", "slow-receiver", "left")])
+        self.ended()
+        self.settings = PollerSettings(stateSeconds=600.0)
+        self.again(300.0)
+        self.assertEqual(self.output(), [("resumed", "slow-receiver", "left")])
 
     def test_collectorsRemoved(self) -> None:
         """What was found about collectors is cleared by a process that has none."""
@@ -389,8 +401,8 @@ class BoundTests(SynchronousTestCase):
     def test_held(self) -> None:
         """Findings that are new at every reading are not retained; others as long as necessary."""
         thresholds = ErrorThresholds()
-        self.assertEqual(secondsToFind("node-gone", thresholds, 10.0), 0.0)
-        self.assertEqual(secondsToFind("symbol-errors", thresholds, 10.0), 3600.0)
-        self.assertEqual(secondsToFind("flapping", thresholds, 10.0), 600.0)
-        self.assertEqual(secondsToFind("node-silent", thresholds, 60.0), 480.0)
-        self.assertEqual(secondsToFind("collector-missing", thresholds, 10.0), 50.0)
+        for kind, expected in (
+            *(("node-gone", 0.0), ("symbol-errors", 3600.0), ("flapping", 600.0)),
+            *(("node-silent", 80.0), ("collector-missing", 50.0), ("congestion", 100.0)),
+        ):
+            self.assertEqual(secondsToFind(kind, thresholds, PollerSettings()), expected, kind)
