@@ -149,7 +149,7 @@ class ConfigTests(SynchronousTestCase):
         """A wrong value is refused with its line, its key and the reason."""
         works, url = "alerts.silences.works", "alerts.webhooks.a.url"
         mail = dict.fromkeys(("from", "to"), "an address of mail in ASCII")
-        for key, several in {
+        mistakes: dict[str, dict[str, tuple[str, ...]]] = {
             f"{works}.times": {
                 "a list of times": ("'tue'", "[]", "['tue 22:00']", "['tue 24:00-25:00']", "[1]")
             },
@@ -182,7 +182,8 @@ class ConfigTests(SynchronousTestCase):
             "remote-write.labels.1x": {"is a name of": ("'x'",)},
             "remote-write.labels.x": {"a text on one line": ("''",)},
             "remote-write.headers.X": {"a text on one line": ('"a\\nb"',)},
-        }.items():
+        }
+        for key, several in mistakes.items():
             for why, wrong in several.items():
                 for value in wrong:
                     error = self.assertRaises(InvalidRequest, parseConfig, f"\n{key} = {value}")
