@@ -28,6 +28,7 @@ Actions are methods of L{Lifecycle} with an underscore. They show the notificati
       C{connectionEndedAfterRead} reports.
 
 C{release} and C{abandon} end the connection: the peer writes no more, or may still write, into its buffer.
+After L{Lifecycle.peerLost} C{release} waits for the peer's end, like an abort of the application.
 
 L{txrdma.smc.stream.stream.Stream} makes these calls, C{connectionLost} and C{readConnectionLost} in the next
 reactor iteration, as TCP does. The machine does no I/O: the caller acts on its events::
@@ -296,9 +297,20 @@ class Lifecycle:
         reason.
     @ivar _peerFlags: state flags received from the peer so far (RFC 7609, A.4).
     @ivar _isFirst: whether the application was DONE or CLOSED before its peer.
+    @ivar _isPresumed: whether the peer was lost, but may be alive and still write into the buffer.
     """
 
-    __slots__ = ("_afterRead", "_isFirst", "_peerFlags", "application", "flags", "isOver", "peer", "pending")
+    __slots__ = (
+        "_afterRead",
+        "_isFirst",
+        "_isPresumed",
+        "_peerFlags",
+        "application",
+        "flags",
+        "isOver",
+        "peer",
+        "pending",
+    )
 
     def __init__(self) -> None:
         self.application: Application = INIT
@@ -308,7 +320,7 @@ class Lifecycle:
         self._afterRead: tuple[Ending | None, ...] = ()
         self.isOver = False
         self._peerFlags = 0
-        self._isFirst = False
+        self._isFirst = self._isPresumed = False
 
     @property
     def state(self) -> State:
@@ -374,6 +386,7 @@ class Lifecycle:
 
     def groupDied(self, unread: int) -> None:
         """The link group has ended; C{unread} bytes are still read before."""
+        self._isPresumed = False
         self._input("groupDied")
         if not unread:
             self.drained()
@@ -387,6 +400,7 @@ class Lifecycle:
         new = flags & ~self._peerFlags & _KNOWN
         if new:
             self._peerFlags |= new
+            self._isPresumed = self._isPresumed and new == _DONE_FLAG
             if new & _ABORT_FLAG:
                 self._input("peerAborted")
             elif new & _CLOSED_FLAG:
@@ -395,6 +409,17 @@ class Lifecycle:
                 self._input("peerDoneWriting")
             if not unread:
                 self.drained()
+
+    def peerLost(self, unread: int) -> None:
+        """
+        End as after an abort of the peer, because TCP shows that it is lost; C{unread} bytes are read before.
+
+        TCP may also have been reset by a third party, so the buffer is not free before the peer's own end.
+        """
+        self._isPresumed = not self._peerFlags & (_CLOSED_FLAG | _ABORT_FLAG)
+        self._input("peerAborted")
+        if not unread:
+            self.drained()
 
     def drained(self) -> None:
         """Report end of file or the reason of the end, because all received bytes are read."""
@@ -456,7 +481,10 @@ class Lifecycle:
         self._end(Ending.LOST)
 
     def _release(self) -> None:
-        self.pending += (Released(True),)
+        if self._isPresumed:
+            self.application, self.peer = ABORTED, OPEN
+        else:
+            self.pending += (Released(True),)
 
     def _abandon(self) -> None:
         self.pending += (Released(False),)

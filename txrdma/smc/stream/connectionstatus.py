@@ -302,7 +302,7 @@ class SMCStatus:
             "peerGID": "" if link.life.remote is None else str(link.life.remote.gid),
         }
         answer["flags"] = {
-            "received": [*names(ProducerFlags(ring.peerFlags)), *names(StateFlags(flow.peerState))],
+            "received": [*names(ProducerFlags(ring.peerFlags)), *names(StateFlags(flow.peerState & 0xFF))],
             "sent": [
                 *names(ProducerFlags.WRITE_BLOCKED if ring.blocked else ProducerFlags(0)),
                 *names(StateFlags(flow.flags)),

@@ -49,6 +49,8 @@ _rateLimited = RateLimitedLogger(_log)
 
 _CLOSED: Final = int(StateFlags.CLOSED)
 _ABORT: Final = int(StateFlags.ABNORMAL_CLOSE)
+_PRESUMED: Final = 0x100 | _ABORT
+"""State flags of a peer that is lost. They differ from all that it may still send."""
 
 _DONE: Final = Failure(ConnectionDone())
 """The reason of orderly ends, which all connections share as over TCP."""
@@ -382,7 +384,9 @@ class Stream:
     def reset(self) -> None:
         """Handle the loss of the peer; received bytes are read first."""
         self.link.group.isPeerLost = True
-        self.stateReceived(_ABORT)
+        self.flow.peerState |= _PRESUMED
+        self._closing.peerLost(self.flow.unread)
+        self._conclude()
 
     def stopped(self) -> None:
         """Flush, and close as TCP would when a process ends; the application gets L{ConnectionLost}."""

@@ -6,12 +6,14 @@ from __future__ import annotations
 
 from collections import deque
 from random import Random
+from typing import Any
 from unittest import mock
 
 from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectionAborted, ConnectionDone, ConnectionLost
 from twisted.trial.unittest import SynchronousTestCase
 
+from txrdma.iba.headers import Opcode
 from txrdma.smc.flow.closing import LINGER_TIMEOUT
 from txrdma.smc.group.buffers import Element
 from txrdma.smc.group.group import LinkGroup
@@ -105,6 +107,65 @@ class RaceTests(RaceTestCase):
         self.wait(5)
         self.assertEqual(here.reason, ConnectionLost)
         self.assertEqual(here.received, b"")
+
+    def afterReset(self) -> tuple[Listener, Listener]:
+        """
+        Connect twice. TCP of the first connection is reset at the client only, as by a middlebox, while its
+        server is alive and receives no message of the client by RDMA. Return the ends of the second.
+        """
+        self.here, self.there, sockets = self.connect()
+        self.until(lambda: self.here.mode and self.there.mode)
+        (link,) = linkGroups(self.server, DEVICE).links()
+        (self.element,) = (each._element for each in self.streamsOf(self.client))
+        self.isCut = True
+        self.world.network.drop(
+            lambda each: (
+                self.isCut and each.bth.destination == link.qpn and each.bth.opcode is Opcode.RC_SEND_ONLY
+            ),
+            1 << 30,
+        )
+        sockets[0].wire.freeze()
+        sockets[0].wasReset()
+        self.until(lambda: self.here.reason)
+        self.assertEqual(self.here.reason, ConnectionLost)
+        here, there = Listener(lambda self: self.transport.pauseProducing()), Listener()
+        self.connect(here, there)
+        self.until(lambda: here.mode and there.mode)
+        return here, there
+
+    def streamsOf(self, host: Host) -> list[Any]:
+        """Return the connections of a host that have a buffer."""
+        (group,) = linkGroups(host, DEVICE).groups()
+        return [flow.owner for flow in group.flows.values()]
+
+    def test_bufferIsNotReusedWhilePeerMayWriteIntoIt(self) -> None:
+        """After a reset of TCP, a peer that is alive and still writes does not change other connections."""
+        here, there = self.afterReset()
+        there.transport.write(b"second" * 100)
+        self.wait(0.1)
+        self.there.transport.write(b"first!" * 100)
+        self.wait(0.1)
+        here.transport.resumeProducing()
+        self.until(lambda: len(here.received) == 600)
+        self.assertEqual(here.received, b"second" * 100)
+
+    def test_bufferIsReusedAfterPeersEnd(self) -> None:
+        """The buffer of a connection whose TCP was reset is free when the peer has answered the abort."""
+        self.afterReset()
+        free = self.element.buffer._free
+        self.assertNotIn(self.element.index, free)
+        self.isCut = False
+        self.until(lambda: self.there.reason)
+        self.until(lambda: self.element.index in free)
+
+    def test_bufferOfSilentPeerIsNotReused(self) -> None:
+        """The buffer of a connection whose TCP was reset is not reused if the peer never answers."""
+        here, _there = self.afterReset()
+        (stream,) = (each for each in self.streamsOf(self.client) if each._element is self.element)
+        stream.expired()
+        self.assertNotIn(self.element.index, self.element.buffer._free)
+        self.assertNotIn(stream, self.streamsOf(self.client))
+        self.assertEqual(here.reason, None)
 
     def test_linkEndBetweenAcceptAndConfirmFallsBack(self) -> None:
         first, _ = self.pair()

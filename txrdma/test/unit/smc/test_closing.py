@@ -46,6 +46,7 @@ local: dict[str, Step] = {
     "peer done": lambda closing: closing.received(DONE, 0),
     "peer closed": lambda closing: closing.received(CLOSED, 0),
     "peer abort": lambda closing: closing.received(ABORT, 0),
+    "peer lost": lambda closing: closing.peerLost(0),
 }
 
 
@@ -219,6 +220,33 @@ class NotificationTests(SynchronousTestCase):
         self.assertEqual(closing.events(), [Send(StateFlags.ABNORMAL_CLOSE), Ended(Ending.BROKEN)])
         closing.expired()
         self.assertEqual(closing.events(), [Released(False)])
+
+    def test_bufferOfLostPeerIsFreeAfterItsEnd(self) -> None:
+        """A peer that seems lost may still write, until it closes or aborts, or the link ends."""
+        for steps in ((), ("peer done",), ("doneWriting",), ("close",), ("abort",), ("close", "peer done")):
+            for end in ("peer closed", "peer abort", "groupDied"):
+                closing = after(*steps, "peer lost", "peer lost", "drained", "delivered")
+                self.assertTrue(closing.isOver)
+                self.assertIs(closing.state, State.PEERABORTWAIT)
+                local[end](closing)
+                self.assertEqual(closing.events(), [Released(True)], (steps, end))
+            closing = after(*steps, "peer lost")
+            closing.expired()
+            self.assertEqual(closing.events(), [Released(False)], steps)
+
+    def test_lostPeerThatHasEnded(self) -> None:
+        """The end of a lost peer frees the buffer, also before the bytes are read, or before the loss."""
+        for end in ("peer closed", "peer abort", "groupDied"):
+            closing = after()
+            closing.peerLost(100)
+            local[end](closing)
+            closing.drained()
+            self.assertEqual(closing.events()[-1], Released(True), end)
+        for end in ("peer closed", "peer abort"):
+            closing = after(end)
+            closing.peerLost(0)
+            closing.close()
+            self.assertIs(closing.state, State.CLOSED)
 
     def test_unresponsivePeerTimesOut(self) -> None:
         for steps in (("close",), ("peer done", "close"), ("doneWriting", "peer done", "close"), ("abort",)):
