@@ -21,7 +21,8 @@ from functools import partial
 from operator import index
 from typing import Any, Final, overload, TYPE_CHECKING, TypeVar
 
-from twisted.internet.defer import Deferred, fail, succeed
+from twisted.internet.defer import Deferred, fail, maybeDeferred, succeed
+from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from txrdma.btl.core.assembly import LONGEST
@@ -43,6 +44,8 @@ from txrdma.messages.memory import octets
 
 if TYPE_CHECKING:
     from txrdma.kit.buffers import AnyBuffer, WritableBuffer
+
+_log = Logger()
 
 _BufferT = TypeVar("_BufferT", bound="AnyBuffer")
 
@@ -194,11 +197,12 @@ class Group:
         if not self._isClosed:
             self._isClosed = True
             self._closing: Deferred[None] = Deferred()  # before callbacks, which may call this method
-            self._abandon(GroupFailed(f"rank {self.rank} has left the group", self.rank))
-            self._leave().chainDeferred(self._closing)
-            if self._memory is not None:
-                self._memory.close()
-                self._memory = None
+            with _log.failuresHandled("{group}: an operation cannot be ended", group=self):
+                self._abandon(GroupFailed(f"rank {self.rank} has left the group", self.rank))
+            maybeDeferred(self._leave).addErrback(self._notClosed).chainDeferred(self._closing)
+            memory, self._memory = self._memory, None
+            if memory is not None:
+                memory.close()
         closed: Deferred[None] = Deferred()
 
         def done(_: object) -> None:
@@ -207,6 +211,9 @@ class Group:
 
         self._closing.addBoth(done)
         return closed
+
+    def _notClosed(self, failure: Failure) -> None:
+        _log.failure("{group}: its connections cannot be closed", failure, group=self)
 
     # Operations
 
@@ -413,7 +420,6 @@ class Group:
                     if self._memory is not None and self._memory.isTurnOver(self._advance, True):
                         operation.delay(end.value)
                         return
-                    self._operations.popleft()
                     self._finish(operation, end.value)
                 except Mismatch as error:
                     self._members.fail(error.rank, _mismatch(operation, error.rank, str(error)))
@@ -428,8 +434,15 @@ class Group:
                         self._begin(operation, step)
                     else:
                         self._wait = step
+        except Exception:
+            self._interrupted(Failure())
         finally:
             self._isAdvancing = False
+
+    def _interrupted(self, failure: Failure) -> None:
+        """Fail the group, because an exception has prevented that an operation continues."""
+        _log.failure("{group}: an operation cannot continue", failure, group=self)
+        self._members.fail(self.rank, f"rank {self.rank}: an operation failed: {failure.value!r}")
 
     def _isReady(self) -> bool:
         """Return whether all members have published the step for which an operation waits."""
@@ -461,6 +474,7 @@ class Group:
 
     def _finish(self, operation: _Running, found: Any) -> None:
         """Report the result of an operation. The callback may run further ones before this returns."""
+        self._operations.popleft()
         operation.isOver = True
         try:
             result: Any = operation.make(found)
@@ -486,6 +500,7 @@ class Group:
                 receive = transports[rank].receive(DATA, into)
             self._receives.add(receive)
             receive.addBoth(self._received, receive, operation, rank, number, into)
+            receive.addErrback(self._interrupted)
         for rank, data in step.sends:
             if self._members.failure is not None:
                 return
@@ -494,9 +509,11 @@ class Group:
                 self._missing -= 1
                 continue
             try:
-                transports[rank].post(DATA, data, partial(self._sent, operation, rank))
+                sent = transports[rank].send(DATA, data)
             except InvalidRequest as error:
                 self._members.fail(self.rank, f"rank {self.rank}: {operation.name} failed: {error}")
+            else:
+                sent.addBoth(self._sent, operation, rank).addErrback(self._interrupted)
 
     def _received(
         self,
@@ -526,11 +543,11 @@ class Group:
         if not self._missing:
             self._advance()
 
-    def _sent(self, operation: _Running, rank: int, error: Exception | None) -> None:
+    def _sent(self, result: Failure | None, operation: _Running, rank: int) -> None:
         """Process the arrival or the loss of a long message."""
         if operation.isOver:
             return
-        if error is not None:
+        if result is not None:
             self._members.missed(rank)
             return
         self._missing -= 1
@@ -558,14 +575,16 @@ class Group:
         unfinished = [each for each in operations if not each.isOver]
         for each in unfinished:
             each.isOver = True
-        for receive in list(self._receives):
-            receive.cancel()
         self._values, self._missing, self._wait = [], 0, None
-        if self._memory is not None:
-            self._memory.slots.awake()
-        for each in unfinished:
-            if not each.outcome.called:  # cancelled by a callback of another one
-                each.outcome.errback(error)
+        try:
+            for receive in list(self._receives):
+                receive.cancel()
+            if self._memory is not None:
+                self._memory.slots.awake()
+        finally:
+            for each in unfinished:
+                if not each.outcome.called:  # cancelled by a callback of another one
+                    each.outcome.errback(error)
 
 
 def _mismatch(operation: _Running, rank: int, text: str) -> str:

@@ -13,12 +13,15 @@ from typing import Any, Final
 
 from twisted.internet.defer import Deferred, DeferredList
 from twisted.internet.error import ConnectionDone
+from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from txrdma.btl.groups.errors import GroupFailed
 from txrdma.btl.transport import BTLMessageTransport, LARGEST_TAG
 from txrdma.error import PeerViolation, Refused
 from txrdma.messages.protocol import MessageProtocol
+
+_log = Logger()
 
 FAILED: Final = LARGEST_TAG
 """Tag of the message that the group has failed: rank, or the size of the group, and text."""
@@ -56,8 +59,13 @@ class Member(MessageProtocol):
         self._members.failed(rank if rank < self._members.size else None, text)
 
     def connectionLost(self, reason: Failure) -> None:
-        self._members.lost(self._rank, reason)
-        self.ended.callback(None)
+        try:
+            self._members.lost(self._rank, reason)
+        except Exception as error:
+            _log.failure("the end of the connection to rank {rank} cannot be processed", rank=self._rank)
+            self._members.fail(self._rank, f"rank {self._rank} was lost: {error!r}")
+        finally:
+            self.ended.callback(None)
 
 
 class Members:
@@ -134,7 +142,8 @@ class Members:
         if self.failure is None and not self._isClosed:
             self.failed(rank, text)
             for transport in self.transports.values():
-                self._notify(transport)
+                with _log.failuresHandled("a member cannot be notified of the failure of its group"):
+                    self._notify(transport)
 
     def failed(self, rank: int | None, text: str) -> None:
         """Fail the group without notifying others, because another member has done so."""
@@ -142,10 +151,12 @@ class Members:
             return
         self.failure = GroupFailed(text, rank)
         if rank is not None:
-            self.blame(rank)
+            with _log.failuresHandled("the rendezvous cannot be notified of the failure of a group"):
+                self.blame(rank)
         if not self.complete.called:
             self.complete.errback(self.failure)
-        self.onFailure()
+        with _log.failuresHandled("the operations of a group cannot be ended"):
+            self.onFailure()
 
     def _notify(self, transport: Any) -> None:
         assert self.failure is not None
@@ -162,5 +173,6 @@ class Members:
         self._isClosed = True
         ended = [connection.ended for connection in self._connections.values()]
         for connection in self._connections.values():
-            connection.transport.loseConnection()
+            with _log.failuresHandled("the connection to a member cannot be closed"):
+                connection.transport.loseConnection()
         return DeferredList(ended).addCallback(lambda _: None)
