@@ -53,6 +53,9 @@ from txrdma.smc.wire.cdc import StateFlags
 LINGER_TIMEOUT = 60.0
 """Seconds to wait for the peer to close after the application has ended, before C{expired()}."""
 
+LOST_TIMEOUT = 0.5
+"""The same if the peer seems lost (L{Lifecycle.peerLost}); otherwise it answers an abort immediately."""
+
 
 Application = Literal["INIT", "OPEN", "DONE", "CLOSED", "ABORTED"]
 Peer = Literal["OPEN", "DONE", "CLOSED", "LOST", "LOST_AFTER_END"]
@@ -297,17 +300,17 @@ class Lifecycle:
         reason.
     @ivar _peerFlags: state flags received from the peer so far (RFC 7609, A.4).
     @ivar _isFirst: whether the application was DONE or CLOSED before its peer.
-    @ivar _isPresumed: whether the peer was lost, but may be alive and still write into the buffer.
+    @ivar isPresumed: whether the peer seems lost, but may be alive and still write into the buffer.
     """
 
     __slots__ = (
         "_afterRead",
         "_isFirst",
-        "_isPresumed",
         "_peerFlags",
         "application",
         "flags",
         "isOver",
+        "isPresumed",
         "peer",
         "pending",
     )
@@ -320,7 +323,7 @@ class Lifecycle:
         self._afterRead: tuple[Ending | None, ...] = ()
         self.isOver = False
         self._peerFlags = 0
-        self._isFirst = self._isPresumed = False
+        self._isFirst = self.isPresumed = False
 
     @property
     def state(self) -> State:
@@ -386,7 +389,7 @@ class Lifecycle:
 
     def groupDied(self, unread: int) -> None:
         """The link group has ended; C{unread} bytes are still read before."""
-        self._isPresumed = False
+        self.isPresumed = False
         self._input("groupDied")
         if not unread:
             self.drained()
@@ -400,7 +403,7 @@ class Lifecycle:
         new = flags & ~self._peerFlags & _KNOWN
         if new:
             self._peerFlags |= new
-            self._isPresumed = self._isPresumed and new == _DONE_FLAG
+            self.isPresumed = self.isPresumed and new == _DONE_FLAG
             if new & _ABORT_FLAG:
                 self._input("peerAborted")
             elif new & _CLOSED_FLAG:
@@ -416,7 +419,7 @@ class Lifecycle:
 
         TCP may also have been reset by a third party, so the buffer is not free before the peer's own end.
         """
-        self._isPresumed = not self._peerFlags & (_CLOSED_FLAG | _ABORT_FLAG)
+        self.isPresumed = not self._peerFlags & (_CLOSED_FLAG | _ABORT_FLAG)
         self._input("peerAborted")
         if not unread:
             self.drained()
@@ -481,7 +484,7 @@ class Lifecycle:
         self._end(Ending.LOST)
 
     def _release(self) -> None:
-        if self._isPresumed:
+        if self.isPresumed:
             self.application, self.peer = ABORTED, OPEN
         else:
             self.pending += (Released(True),)

@@ -22,7 +22,6 @@ from txrdma.interfaces import IProtectionDomain, IVerbsDevice
 from txrdma.kit.connectionlog import describe
 from txrdma.kit.delayedcalls import Timer
 from txrdma.kit.logs import RateLimitedLogger
-from txrdma.smc.flow.closing import LINGER_TIMEOUT
 from txrdma.smc.flow.flow import Flow
 from txrdma.smc.group._linkgroup import LinkGroupProtocol
 from txrdma.smc.group._linkstate import (
@@ -84,7 +83,7 @@ class LinkGroup:
         self.flows: dict[int, Flow] = {}
         self._reactor: IReactorTime = groups.reactor
         self._waiting: list[Deferred[None]] = []
-        self._lingering: dict[LinkedStream, float] = {}  # deadlines while closing, the earliest first
+        self._lingering: dict[LinkedStream, float] = {}  # deadlines while closing
         self.seconds = groups.clock.seconds
         self._timer = Timer(groups.reactor)
         self._isResting = self._isEnding = False
@@ -275,14 +274,12 @@ class LinkGroup:
         """Return the connections of the group, including those that have ended for the application only."""
         return [cast("LinkedStream", stream) for stream in self.core.connections.values()]
 
-    def linger(self, stream: LinkedStream) -> None:
-        """Start the timeout for the peer's part of closing a connection."""
+    def linger(self, stream: LinkedStream, seconds: float) -> None:
+        """Wait so many seconds for the peer's part of closing a connection."""
         if self.isOver:
             return
-        until = self.seconds() + LINGER_TIMEOUT
-        self._lingering.pop(stream, None)
-        self._lingering[stream] = until  # appended, so that the dictionary is ordered by deadline
-        if self._timer.dueAt > self._reactor.seconds() + LINGER_TIMEOUT:
+        self._lingering[stream] = self.seconds() + seconds
+        if self._timer.dueAt > self._reactor.seconds() + seconds:
             self._reschedule()
 
     def forget(self, stream: LinkedStream, element: Element, quiet: bool) -> None:
@@ -421,9 +418,7 @@ class LinkGroup:
     def deadline(self) -> float | None:
         """Return the time of the next timeout, in seconds of the reactor's clock; None if there is none."""
         due = self.core.deadline()
-        for until in self._lingering.values():  # ordered: the first is the earliest
-            return until if due is None else min(due, until)
-        return due
+        return min([*self._lingering.values(), *(() if due is None else (due,))], default=None)
 
     def _reschedule(self) -> None:
         deadline = self.deadline()

@@ -33,7 +33,16 @@ from txrdma.kit.delayedcalls import nextCalls
 from txrdma.kit.logs import RateLimitedLogger
 from txrdma.smc.common.names import diagnosisName
 from txrdma.smc.common.reactoruse import Use
-from txrdma.smc.flow.closing import Ended, Ending, Lifecycle, ReadEnded, Released, Send
+from txrdma.smc.flow.closing import (
+    Ended,
+    Ending,
+    Lifecycle,
+    LINGER_TIMEOUT,
+    LOST_TIMEOUT,
+    ReadEnded,
+    Released,
+    Send,
+)
 from txrdma.smc.flow.flow import ENDS, Flow
 from txrdma.smc.flow.sendqueue import RemoteBuffer, Unacknowledged
 from txrdma.smc.group.buffers import Element
@@ -544,7 +553,7 @@ class Stream:
         flow.drop()
         self.disconnected = flow.discardsInput = True  # drop what is still received
         try:
-            self.link.group.linger(self)
+            self.link.group.linger(self, LOST_TIMEOUT if self._closing.isPresumed else LINGER_TIMEOUT)
             self._mayCloseTCP(how)
         finally:
             if self._transport is not None:

@@ -55,3 +55,11 @@ class ScarceTests(SynchronousTestCase):
         self.domain.left = 1 << 20
         self.assertEqual(self.grow(isPinned=False), 4)
         self.assertRaises(ResourceExhausted, self.grow)
+
+    def test_lostRings(self) -> None:
+        """A buffer with rings that a peer may still write to is deleted when it has no other ring."""
+        self.grow(1 << 20, isPinned=False)
+        (buffer,) = self.pool
+        for left in reversed(range(buffer.count)):
+            self.pool.give(buffer.take(), quiet=False)
+            self.assertIs(self.pool.surplus(), None if left else buffer)
