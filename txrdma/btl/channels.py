@@ -17,7 +17,7 @@ from functools import partial
 from typing import Final, Protocol
 
 from twisted.internet.interfaces import IDelayedCall
-from twisted.logger import Logger
+from twisted.logger import Logger, LogLevel
 from twisted.python.failure import Failure
 
 from txrdma.btl.core.events import Packet
@@ -308,24 +308,36 @@ class Channel:
         packets: list[tuple[Source, memoryview, int]] = []
         completed = 0
         first, stride = self.sends * self._mtu, self._mtu + GRH
-        for completion in batch:
-            if completion.status is not _SUCCESS:
-                if self._resetting is None and not self.isClosed:
-                    self._failed(completion.status)
-                    completed = self.posted - self.completed
-                continue
-            if completion.opcode is not _RECEIVE:
-                completed += completion.identifier if self._resetting is None else 0
-                continue
-            begin = completion.identifier
-            receives.append(self._receives[(begin - first) // stride])
-            if completion.hasGRH:  # always set on RoCE; with IPv4 the second half contains the IPv4 header
-                if view[begin] >> 4 == 6:
-                    address, codepoint = view[begin + 8 : begin + 24], view[begin + 1] >> 4 & 3
-                else:
-                    address, codepoint = view[begin + 32 : begin + 36], view[begin + 21] & 3
-                source = bytes(address), completion.sourceQPN
-                packets.append((source, view[begin + GRH : begin + completion.length], codepoint))
+        try:
+            for completion in batch:
+                if completion.status is not _SUCCESS:
+                    if self._resetting is None and not self.isClosed:
+                        self._failed(completion.status)
+                        completed = self.posted - self.completed
+                    continue
+                if completion.opcode is not _RECEIVE:
+                    completed += completion.identifier if self._resetting is None else 0
+                    continue
+                begin = completion.identifier
+                receives.append(self._receives[(begin - first) // stride])
+                if completion.hasGRH:  # always on RoCE; with IPv4 the second half contains the IPv4 header
+                    if view[begin] >> 4 == 6:
+                        address, codepoint = view[begin + 8 : begin + 24], view[begin + 1] >> 4 & 3
+                    else:
+                        address, codepoint = view[begin + 32 : begin + 36], view[begin + 21] & 3
+                    source = bytes(address), completion.sourceQPN
+                    packets.append((source, view[begin + GRH : begin + completion.length], codepoint))
+        except Exception:
+            _rateLimited.emit(
+                LogLevel.critical,
+                (str(self.qpn), "completions"),
+                "channel {number} is restarted because its completions could not be processed",
+                number=self.number,
+                log_failure=Failure(),
+            )
+            if self._resetting is None and not self.isClosed:
+                self._restart()
+                completed = self.posted - self.completed
         self.completed += completed
         self._handleBatch(self, packets, completed)
         if receives and not self.isClosed:
@@ -342,6 +354,9 @@ class Channel:
             number=self.number,
             status=status.name,
         )
+        self._restart()
+
+    def _restart(self) -> None:
         self._resetting = self._reactor.callLater(RESET_SECONDS, self._reset)
 
     def _reset(self) -> None:

@@ -405,6 +405,21 @@ class BystanderTests(HostsCase):
         patcher.restore()
         self.assertEqual([each.posted for each in module._channels], [count + 2 for count in before])
 
+    def test_completions(self) -> None:
+        """A channel whose completions cannot be processed is restarted, and loses no credits."""
+        module = self.lifeline(self.client).module
+        sent = [each.transport.send(TAG, bytes(9000)) for each in (self.client, self.bystanders[0])]
+        for channel in module._channels:
+            channel._completed([Attribute()])  # type: ignore[list-item]  # for the test
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), len(module._channels))
+        for each in sent:
+            self.outcome(each)
+        self.pause(2.0)
+        for channel in module._channels:
+            inFlight = channel.posted - channel.completed
+            self.assertEqual(module.core.credits[channel.number] + inFlight, channel.sends)
+        self.assertFalse(self.client.lost or self.server.lost)
+
     def test_timerAfterInterruptions(self) -> None:
         """Segments are soon sent again although a turn has raised an exception."""
         module = self.lifeline(self.client).module
