@@ -486,10 +486,8 @@ class ModulePort:
                 self._schedule(core.deadline(), now)
             isUnfinished = packets >= MOST_PACKETS or core.hasMoreLost or core.hasEvents
         except Exception as error:
-            isUnfinished = False  # if it is raised again
             self._interrupted(error)
-            isUnfinished = True
-        finally:
+        finally:  # after an exception, also one that ends the program, everything is unfinished
             self._isBusy = False
             if isUnfinished:
                 self.turnLater()
@@ -498,15 +496,16 @@ class ModulePort:
         """
         Log an exception that cannot be attributed to a peer. Packets that are lost are sent again.
 
-        @raise Exception: the same one, if it is not one of the first L{MOST_INTERRUPTIONS}.
+        @raise Exception: the same one, if it is not one of the first L{MOST_INTERRUPTIONS}. The next turn is
+            L{AGAIN_SECONDS} later.
         """
         now = self.seconds()
         if now > self._interruptedAt + PEACEFUL_SECONDS:
             self._interruptions = 0
         self._interruptions, self._interruptedAt = self._interruptions + 1, now
         if self._interruptions > MOST_INTERRUPTIONS:
-            if not self._isClosed:
-                self._schedule(now + AGAIN_SECONDS, now)
+            if self._scheduledTurn is None and not self._isClosed:
+                self._scheduledTurn = self._reactor.callLater(AGAIN_SECONDS, self._runScheduledTurn)
             raise error
         _log.failure("{module}: an exception may have lost packets", Failure(error), module=self)
 
