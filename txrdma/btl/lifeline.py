@@ -325,10 +325,15 @@ class PeerConnection(StreamProtocol):
         if user is None:
             self.abort()
             return
-        self.module.core.establish(self.peer)
         early, self._early = self._early, []
-        user.deliverMessages(early)
-        user.eventsReported()
+        try:
+            self.module.core.establish(self.peer)
+            user.deliverMessages(early)
+            user.eventsReported()
+        except Exception:  # may be raised to the reactor, or after messages of the peer were lost
+            _log.failure("{lifeline} closes: early messages cannot be delivered", lifeline=self)
+            self.abort()
+            return
         lastAck, self._lastAck = self._lastAck, None
         if lastAck is not None:
             self._sendClose(lastAck)
@@ -484,7 +489,7 @@ class PeerConnection(StreamProtocol):
 
     def _grace(self, turns: int) -> None:
         """Process packets in this many further reactor iterations, and then end."""
-        self.module.poll()
+        self._contain(self.module.poll)
         if turns and not self._isOver and not self._isClean:
             self._ending.start(0, self._grace, turns - 1)
         else:

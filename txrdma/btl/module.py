@@ -20,7 +20,15 @@ from twisted.python.failure import Failure
 
 from txrdma.btl import status
 from txrdma.btl.channels import BatchHandler, bufferBytes, Channel, Source, sourceOf
-from txrdma.btl.core.events import Event, Packet, PeerFailed
+from txrdma.btl.core.events import (
+    Event,
+    MessageReceived,
+    Packet,
+    PackReceived,
+    PeerFailed,
+    SendCompleted,
+    SendFailed,
+)
 from txrdma.btl.core.marks import ECT, NOT_ECT
 from txrdma.btl.core.module import COMMAND_MTU, Module, MOST_PACKETS
 from txrdma.btl.core.path import COMMAND, DATA
@@ -133,6 +141,16 @@ class _Route:
         command, data = self.destinations[2 * port + COMMAND], self.destinations[2 * port + DATA]
         if command is not None and data is not None:
             self.destinations[2 * port + DATA] = command[0], data[1]
+
+
+def _dropAfter(events: list[Event], failed: Event) -> None:
+    """Remove the later messages of a peer, because one of its events has failed: they would follow a gap."""
+    begin = 1 + next(number for number, each in enumerate(events) if each is failed)
+    events[begin:] = [
+        each
+        for each in events[begin:]
+        if each.peer is not failed.peer or not isinstance(each, (MessageReceived, PackReceived))
+    ]
 
 
 Depths = tuple[int, int]
@@ -556,10 +574,17 @@ class ModulePort:
             self._isBusy = False
         return True
 
-    def _failed(self, peer: Peer) -> None:
-        """Log the current exception, and close the peer whose user has raised it."""
+    def _failed(self, peer: Peer, event: Event | None = None) -> None:
+        """
+        Log the current exception, and close the peer whose user has raised it.
+
+        @param event: the event that could not be processed. If a message was sent, it fails.
+        """
         reason = "an event could not be processed"
         _log.failure(f"{{module}}: {reason}; its connection ends", module=self)
+        if isinstance(event, (SendCompleted, SendFailed)):
+            with _log.failuresHandled("{module}: a message could not be reported as failed", module=self):
+                peer.context.program.handleEvent(SendFailed(peer, event.context, reason))
         if peer.state >= ENDED:  # then C{lose} reports nothing
             with _log.failuresHandled("{module}: a failure could not be processed", module=self):
                 peer.context.program.handleEvent(PeerFailed(peer, reason, None))
@@ -582,7 +607,8 @@ class ModulePort:
             try:
                 handleEvent(event)
             except Exception:
-                self._failed(peer)
+                self._failed(peer, event)
+                _dropAfter(events, event)
         for program, peer in touched.items():
             try:
                 program.eventsReported()

@@ -134,10 +134,11 @@ class Outbox:
             self._sendNext(window)
 
     def _sendNext(self, window: _Window) -> None:
-        message = window.waiting.popleft()
+        message = window.waiting[0]
+        self._send(*message)  # first: a message that cannot be sent fails at the end, with the others
+        window.waiting.popleft()
         window.urgent -= message.isUrgent
         self.bytes -= len(message.data)
-        self._send(*message)
 
     def recall(self, context: object) -> bool:
         """Remove the message with this context, and send others that fit. Return whether it was found."""

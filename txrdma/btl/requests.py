@@ -110,13 +110,13 @@ class PendingRequests:
         """
         number = self._last = (self._last + 1) & 0xFFFFFFFF
         outcome: Deferred[Any] = Deferred(lambda _: self._cancel(number))
-        self._outcomes[number] = outcome
         whole = encode(number)
         if not self._queued and self._maySend(len(whole)):
             self._sendNow(number, whole)
         else:
             self._queued[number] = whole
             self.bytes += len(whole)
+        self._outcomes[number] = outcome
         return outcome
 
     def _sendQueued(self) -> None:
@@ -128,9 +128,9 @@ class PendingRequests:
             self._sendNow(number, whole)
 
     def _sendNow(self, number: int, whole: bytes) -> None:
+        self._send(whole)
         self._sent[number] = len(whole)
         self._sentBytes += len(whole)
-        self._send(whole)
 
     def _take(self, number: int) -> None:
         self.bytes -= len(self._queued.pop(number))

@@ -475,17 +475,18 @@ class BTLMessageTransport(MessageTransport):
         A protocol that is paused when the connection has closed loses the queued messages.
         """
         self.disconnecting = self._hasClosed = True
-        self._proceed()
+        self._call(self._proceed)
         if self._reason is not None:
             self._deliver()
 
     def abortConnection(self) -> None:
         """Close the connection at once, without another call of the protocol or a handler for a message."""
         self.disconnecting = self._hasClosed = self._isAborted = True
-        self._handlers.clear()
-        self._undelivered.clear()
-        self._inbox.drop()
-        self._dismissProducer()
+        with _log.failuresHandled("{transport} still closes after an exception", transport=self):
+            self._handlers.clear()
+            self._undelivered.clear()
+            self._inbox.drop()
+            self._dismissProducer()
         if self._lifeline is not None:
             self._lifeline.abort()
         elif self._reason is not None:
@@ -573,10 +574,14 @@ class BTLMessageTransport(MessageTransport):
         A stream queues its bytes itself, and is not waited for.
         """
         self._lifeline, self.disconnecting = None, True
-        self.record.bytesSent = self._peer.sentBytes - self._overheadSent
-        self.record.bytesReceived = self._peer.receivedBytes - self._overheadReceived
-        self._outbox.drop(_MESSAGE)
-        failed = self._outbox.takeAll()
+        failed: list[object] = [None]  # if an exception prevents that they are known
+        try:
+            self.record.bytesSent = self._peer.sentBytes - self._overheadSent
+            self.record.bytesReceived = self._peer.receivedBytes - self._overheadReceived
+            self._outbox.drop(_MESSAGE)
+            failed = self._outbox.takeAll()
+        except Exception:
+            self._logFailure()
         if failed and reason.check(ConnectionDone) is not None:
             reason = Failure(
                 ConnectionLost(f"the peer has closed and did not receive {len(failed)} messages")
@@ -594,7 +599,7 @@ class BTLMessageTransport(MessageTransport):
         if self.progressed is not None or reason.check(ConnectionDone) is None:
             self._isPaused = False
         self._reason = reason
-        self._deliver()
+        self._call(self._deliver)  # after an exception it is called again, because the connection is aborted
 
     def isReport(self, tag: int) -> bool:
         """Return whether messages with this tag are of no use to a peer that has closed."""

@@ -96,9 +96,10 @@ class MessageTransport:
 
     def _end(self, reason: Failure) -> None:
         """Stop the producer, log the end, and call C{connectionLost}. Streams log their end themselves."""
-        self._dismissProducer()
-        if not IClosesOnShutdown.providedBy(self.protocol):
-            self.record.ended(self.kind, (self.getHost(), self.getPeer()), reason, self._seconds())
+        with _log.failuresHandled("{transport}: its end cannot be logged", transport=self):
+            self._dismissProducer()
+            if not IClosesOnShutdown.providedBy(self.protocol):
+                self.record.ended(self.kind, (self.getHost(), self.getPeer()), reason, self._seconds())
         self._call(methodcaller("connectionLost", reason), self.protocol)
         stopping, self._stopping = self._stopping, None
         if stopping is not None:
