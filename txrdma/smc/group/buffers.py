@@ -229,7 +229,7 @@ class BufferPool:
         self._mayTrim |= element.buffer.isIdle
 
     def surplus(self) -> RemoteMemoryBuffer | None:
-        """Return an unused buffer without free elements, or one of several of a size that are unused, or None."""
+        """Return an unused buffer without free elements, or one of several unused ones of a size, or None."""
         idle = [buffer for buffer in self._buffers.values() if buffer.isIdle and not buffer.isLeaving]
         for buffer in sorted(idle, key=lambda each: each.isWhole):  # those with lost elements first
             if not buffer.hasFree or any(each is not buffer and each.size == buffer.size for each in idle):
