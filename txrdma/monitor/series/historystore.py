@@ -452,10 +452,10 @@ class HistoryStore:
         @raise InvalidRequest: the counter or level is unknown.
         """
         family = familyOf(counter)
-        number = self._ports.get(portKey)
         found: list[Point] = []
         peak = f'"{family.peaks[counter]}"' if counter in family.peaks else "NULL"
-        with self._transaction():
+        with self._transaction():  # which reads the numbers again after a failed one
+            number = self._ports.get(portKey)
             chosen = self._chosen(family, level, begin)
             for period in self._known[family.head + chosen.name] if number is not None else ():
                 first, last = chosen.span(period)
@@ -473,8 +473,8 @@ class HistoryStore:
         """Return the time of which a computed level has rows, by its beginning and end; None without any."""
         chosen = self._levels[indexOf(level, self._levels)]
         name = TRAFFIC.head + chosen.name
-        periods = self._known[name]
         with self._transaction():
+            periods = self._known[name]
             known = self._database.execute("SELECT until FROM done WHERE level = ?", name)
             began = self._events.begin(self._database)
         if not periods or not known:

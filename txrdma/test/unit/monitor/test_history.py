@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from sqlite3 import connect
 from typing import Any
+from unittest.mock import patch
 
 from twisted.internet.defer import CancelledError, Deferred, maybeDeferred
 from twisted.internet.task import Clock
@@ -351,6 +352,15 @@ class DiskTests(SynchronousTestCase):
         store._database.execute("PRAGMA max_page_count = 1000000")
         store.write(rows(at), at * 1000 + 500)
         self.assertEqual(len(store.series(portKey, "portXmitPkts", 0, 1 << 40, "readings")), 500 * at)
+
+    def test_numbersAfterFailure(self) -> None:
+        """A store whose transaction has failed reads the numbers of ports again before it uses them."""
+        where, other = self.mktemp(), (GUID(b"another!"), 1)
+        with closing(HistoryStore(where)) as store, closing(HistoryStore(where)) as another:
+            with patch.object(EventTable, "append", side_effect=ZeroDivisionError):
+                self.assertRaises(ZeroDivisionError, store.write, [reading(1000, 1, portKey=other)], 1000)
+            another.write([reading(1000, 5)], 1000)
+            self.assertEqual(store.series(other, "portXmitData", 0, 2000, "readings"), [])
 
 
 class ConnectionTests(SynchronousTestCase):
