@@ -161,9 +161,9 @@ class InterruptionTests(HostsCase):
                     self.raised += 1
         wait(lambda: all(each.lost for each in victims), "no connectionLost", 100)
         texts = []
-        for number, (each, expected) in enumerate(self.requests):
+        for number, (outcome, expected) in enumerate(self.requests):
             found: list[Any] = []
-            each.addBoth(found.append)
+            outcome.addBoth(found.append)
             if not found:
                 wrong.append(f"request {number} hangs")
             elif isinstance(found[0], Failure):
@@ -186,8 +186,8 @@ class InterruptionTests(HostsCase):
         bystanders[1].tagged.clear()
         sent = self.work(*bystanders)
         wait(lambda: all(each.called for each, _ in self.requests), "the bystander hangs")
-        for each, expected in self.requests:
-            if self.successResultOf(each) != expected:
+        for outcome, expected in self.requests:
+            if self.successResultOf(outcome) != expected:
                 wrong.append("a bystander's request has a wrong result")
         if Counter(data for _tag, data in bystanders[1].tagged) != Counter(sent):
             wrong.append("messages of the bystander were lost")

@@ -128,12 +128,8 @@ class InterruptionTests(HostsCase):
             call([None, data, None], lambda each, data=data: each.gather(data[each.rank], 1))  # type: ignore[misc]
             items = [bytes([rank]) * length for rank in range(SIZE)]
             call(items, lambda each, items=items: each.scatter(items if each.rank == 1 else None, 1))  # type: ignore[misc]
-            call(
-                [items[1]] * SIZE,
-                lambda each, items=items: each.broadcast(
-                    bytearray(items[1] if each.rank == 1 else len(items[1])), 1
-                ),
-            )  # type: ignore[misc]
+            buffers = [bytearray(length), bytearray(items[1]), bytearray(length)]
+            call([items[1]] * SIZE, lambda each, buffers=buffers: each.broadcast(buffers[each.rank], 1))  # type: ignore[misc]
         call([None] * SIZE, lambda each: each.barrier())
         return called
 
