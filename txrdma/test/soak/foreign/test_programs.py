@@ -4,8 +4,8 @@ Programs that others have written, each over all routes of one host.
 
 from __future__ import annotations
 
-from txrdma.test.system.foreign.programs.catalogue import programs
-from txrdma.test.system.foreign.test_programs import addProgram, ProgramComparison
+from txrdma.test.system.foreign.programs.catalogue import MODULES
+from txrdma.test.system.foreign.test_programs import addPrograms, ProgramComparison
 from txrdma.testing.streams.provider import ROCEV2, SHARED_MEMORY
 
 
@@ -13,5 +13,5 @@ class ProgramsTests(ProgramComparison):
     """Each program over shared memory and over UDP."""
 
 
-for _name in programs():
-    addProgram(ProgramsTests, _name, SHARED_MEMORY, ROCEV2)
+for _module in MODULES:
+    addPrograms(ProgramsTests, _module, SHARED_MEMORY, ROCEV2)

@@ -1,5 +1,5 @@
 """
-Runs a program's two processes over one route, and collects the client's result, exit codes and logs.
+Runs the two processes of programs over one route, and collects the clients' results, exit codes and logs.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -30,16 +31,16 @@ _ERRORS: Final = re.compile(r"^\s*Traceback|Warning:", re.MULTILINE)
 @dataclass
 class Played:
     """
-    The result of a program.
+    The results of programs.
 
-    @ivar saw: the client's result, or None if it did not return one.
-    @ivar servedBy: the routes of its connections, at both ends.
+    @ivar saw: the result of each client that returned one, by the program's name.
+    @ivar servedBy: the routes of the connections of each program, at both ends.
     @ivar ends: exit codes of the processes, or negative signal numbers.
     @ivar logs: the logs of the processes.
     """
 
-    saw: object = None
-    servedBy: set[str] = field(default_factory=set)
+    saw: dict[str, object] = field(default_factory=dict)
+    servedBy: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     ends: dict[str, int] = field(default_factory=dict)
     logs: dict[str, str] = field(default_factory=dict)
 
@@ -50,9 +51,9 @@ class Played:
 
 
 class _Process:
-    def __init__(self, name: str, what: str, string: str, folder: Path) -> None:
+    def __init__(self, what: str, folder: Path, strings: dict[str, str]) -> None:
         environment = {**os.environ, "PYTHONPATH": str(CHECKOUT)}
-        words = ["-m", "txrdma.test.system.foreign.running", name, what, string, str(folder)]
+        words = ["-m", "txrdma.test.system.foreign.running", what, str(folder), json.dumps(strings)]
         self._log = open(folder / f"{what}.log", "w+")
         self._process = subprocess.Popen(
             [sys.executable, *words], stdout=subprocess.PIPE, stderr=self._log, env=environment, text=True
@@ -81,54 +82,53 @@ class _Process:
             return code, log.read()
 
 
-def play(name: str, provider: Provider) -> Played:
-    """Run a program over one route."""
+def play(names: Sequence[str], provider: Provider) -> Played:
+    """Run programs over one route: all servers in one process, and one client after the other in another."""
     number = next(_addresses)
     address = f"127.{os.getpid() % 199 + 20}.{number // 250}.{number % 250 + 1}"
     played = Played()
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
         (folder / "server.pem").write_bytes(makeCertificate())
-        server = _Process(name, "serve", provider.listen.format(address=address), folder)
+        server = _Process("serve", folder, dict.fromkeys(names, provider.listen.format(address=address)))
         reading = server.output()
-        port = None
-        for output in reading:
-            if "port" in output:
-                port = output["port"]
-                break
-        if port is not None:
-            string = provider.connect.format(address=address, port=port)
-            client = _Process(name, "use", string, folder)
+        ports = next((output["ports"] for output in reading if "ports" in output), {})
+        if ports:
+            strings = {
+                name: provider.connect.format(address=address, port=port) for name, port in ports.items()
+            }
+            client = _Process("use", folder, strings)
             for output in client.output():
                 if "servedBy" in output:
-                    played.servedBy.add(output["servedBy"])
+                    played.servedBy[output["program"]].add(output["servedBy"])
                 else:
-                    played.saw = output["saw"]
+                    played.saw[output["program"]] = output["saw"]
             played.ends["use"], played.logs["use"] = client.end()
-        reader = threading.Thread(
-            target=lambda: played.servedBy.update(
-                output["servedBy"] for output in reading if "servedBy" in output
-            )
-        )
+        rest: list[dict[str, Any]] = []
+        reader = threading.Thread(target=lambda: rest.extend(reading))
         reader.start()
         played.ends["serve"], played.logs["serve"] = server.end(signal.SIGTERM)
         reader.join()
+        for output in rest:
+            played.servedBy[output["program"]].add(output["servedBy"])
     return played
 
 
-def differences(ours: Played, tcp: Played, route: Provider) -> list[str]:
+def differences(ours: Played, tcp: Played, route: Provider, names: Sequence[str]) -> list[str]:
     """Return a description of the differences between a route and TCP."""
     found = []
-    if tcp.saw is None:
-        found.append(f"over TCP it fails, too: {tcp.logs.get('use', '')[-2000:]}")
-    if ours.saw != tcp.saw:
-        log = ours.logs.get("use", ours.logs["serve"])[-2000:]
-        found.append(f"the client saw {ours.saw!r:.500}; over TCP {tcp.saw!r:.500}; its log: {log}")
+    log = ours.logs.get("use", ours.logs["serve"])[-2000:]
+    for name in names:
+        if name not in tcp.saw:
+            found.append(f"over TCP {name} fails, too: {tcp.logs.get('use', '')[-2000:]}")
+        one, other = ours.saw.get(name), tcp.saw.get(name)
+        if one != other:
+            found.append(f"the client of {name} saw {one!r:.500}; over TCP {other!r:.500}; its log: {log}")
+        if route.served not in ours.servedBy[name]:
+            found.append(f"{name} was served by {sorted(ours.servedBy[name])}, not by {route.served}")
     if ours.ends != tcp.ends:
         found.append(f"the processes ended so: {ours.ends}; over TCP {tcp.ends}")
-    for name, number in ours.errors.items():
-        if number > tcp.errors[name]:
-            found.append(f"errors in the log of {name}: {ours.logs[name][-2000:]}")
-    if route.served not in ours.servedBy:
-        found.append(f"it was served by {sorted(ours.servedBy)}, not by {route.served}")
+    for what, number in ours.errors.items():
+        if number > tcp.errors[what]:
+            found.append(f"errors in the log of {what}: {ours.logs[what][-2000:]}")
     return found

@@ -1,10 +1,10 @@
 """
-One end of a program in a separate process::
+One end of programs in a separate process::
 
-    python -m txrdma.test.system.foreign.running PROGRAM serve|use STRING FOLDER
+    python -m txrdma.test.system.foreign.running serve|use FOLDER STRINGS
 
-Each line that it prints is JSON: the port that it listens at, the routes of its connections, and at the end
-of C{use} its result. Its log goes to standard error.
+C{STRINGS} is JSON: the endpoint string of each program, by its name. So is each line that it prints: the ports
+of the servers, the routes of their connections, and the result of each C{use}. Its log goes to standard error.
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ from typing import Any
 
 from twisted.internet.defer import Deferred
 from twisted.internet.task import react
-from twisted.logger import globalLogBeginner, textFileLogObserver
+from twisted.logger import globalLogBeginner, Logger, textFileLogObserver
 
 from txrdma.test.system.foreign.programs.program import Ends, Program
 from txrdma.testing.streams.scriptedprotocol import servedBy
+
+log = Logger()
 
 
 def programNamed(name: str) -> Program:
@@ -36,21 +38,25 @@ def report(**output: object) -> None:
 
 
 class _ReportingEnds(Ends):
-    """Ends that report the route of each connection."""
+    """Ends of a program that report the route of each connection."""
+
+    def __init__(self, name: str, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._name = name
 
     async def listen(self, factory: Any) -> Any:
-        return await super().listen(_Noting(factory))
+        return await super().listen(_Noting(self._name, factory))
 
     @property
     def endpoint(self) -> Any:
-        return _NotingEndpoint(super().endpoint)
+        return _NotingEndpoint(self._name, super().endpoint)
 
 
 class _Noting:
     """A factory that reports the transports of its protocols, and passes everything else to the program."""
 
-    def __init__(self, factory: Any) -> None:
-        self._factory = factory
+    def __init__(self, name: str, factory: Any) -> None:
+        self._name, self._factory = name, factory
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._factory, name)
@@ -61,7 +67,7 @@ class _Noting:
             made = protocol.makeConnection
 
             def makeConnection(transport: Any) -> None:
-                report(servedBy=servedBy(transport))
+                report(program=self._name, servedBy=servedBy(transport))
                 made(transport)
 
             protocol.makeConnection = makeConnection
@@ -71,22 +77,29 @@ class _Noting:
 class _NotingEndpoint:
     """A client endpoint that reports the transports of its protocols."""
 
-    def __init__(self, endpoint: Any) -> None:
-        self._endpoint = endpoint
+    def __init__(self, name: str, endpoint: Any) -> None:
+        self._name, self._endpoint = name, endpoint
 
     def connect(self, factory: Any) -> Any:
-        return self._endpoint.connect(_Noting(factory))
+        return self._endpoint.connect(_Noting(self._name, factory))
 
 
-async def main(reactor: Any, name: str, what: str, string: str, folder: str) -> None:
-    """Serve until SIGTERM, or use the server and report the result."""
-    program, ends = programNamed(name), _ReportingEnds(reactor, string, Path(folder))
-    if what == "use":
-        report(saw=await program.use(ends))
-        return
-    await program.serve(ends)
-    report(port=ends.ports[0].getHost().port)
-    await Deferred()
+async def main(reactor: Any, what: str, folder: str, strings: str) -> None:
+    """Serve until SIGTERM, or use the servers and report the results."""
+    ports = {}
+    for name, string in json.loads(strings).items():
+        program, ends = programNamed(name), _ReportingEnds(name, reactor, string, Path(folder))
+        if what == "serve":
+            await program.serve(ends)
+            ports[name] = ends.ports[0].getHost().port
+        else:
+            try:
+                report(program=name, saw=await program.use(ends))
+            except Exception:
+                log.failure("{name} fails", name=name)
+    if what == "serve":
+        report(ports=ports)
+        await Deferred()
 
 
 if __name__ == "__main__":

@@ -10,26 +10,27 @@ from concurrent.futures import ThreadPoolExecutor
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from txrdma.test.system.foreign.playing import differences, play
-from txrdma.test.system.foreign.programs.catalogue import missing, programs
+from txrdma.test.system.foreign.programs.catalogue import missing, MODULES, programs
 from txrdma.testing.streams.provider import Provider, ROCEV2, SHARED_MEMORY, TCP
 
 
 class ProgramComparison(SynchronousTestCase):
-    """Compares the results of a program's client over TCP and over other routes."""
+    """Compares the results of programs' clients over TCP and over other routes."""
 
-    slowBecause = "each program runs in two processes for each route, and some wait for their timeouts"
+    slowBecause = "programs run in two processes for each route, and some wait for their timeouts"
 
-    def compare(self, name: str, routes: Sequence[Provider]) -> None:
-        """Run a program over TCP and over each route, concurrently."""
-        if absent := missing(programs()[name]):
-            raise SkipTest(f"needs {', '.join(absent)}, which is not installed")
+    def compare(self, module: str, routes: Sequence[Provider]) -> None:
+        """Run the programs of a module over TCP and over each route, concurrently."""
+        names = [name for name, each in programs().items() if name.startswith(f"{module}.") and not missing(each)]
+        if not names:
+            raise SkipTest("what its programs need is not installed")
         with ThreadPoolExecutor() as threads:
-            overTCP, *others = threads.map(lambda provider: play(name, provider), (TCP, *routes))
+            overTCP, *others = threads.map(lambda provider: play(names, provider), (TCP, *routes))
         for route, played in zip(routes, others, strict=True):
-            found = differences(played, overTCP, route)
+            found = differences(played, overTCP, route, names)
             if found:  # a timeout on a busy machine may be the cause: only repeated differences count
-                print(f"{name} over {route.name} is played again, beside TCP: {found}")
-                found = differences(play(name, route), play(name, TCP), route)
+                print(f"{module} over {route.name} is played again, beside TCP: {found}")
+                found = differences(play(names, route), play(names, TCP), route, names)
             self.assertEqual(found, [], route.name)
 
 
@@ -37,13 +38,13 @@ class ProgramsTests(ProgramComparison):
     """Each program over one of the routes; L{txrdma.test.soak.foreign.test_programs} uses both."""
 
 
-def addProgram(case: type[ProgramComparison], name: str, *routes: Provider) -> None:
+def addPrograms(case: type[ProgramComparison], module: str, *routes: Provider) -> None:
     def test(self: ProgramComparison) -> None:
-        self.compare(name, routes)
+        self.compare(module, routes)
 
-    test.__doc__ = f"C{{{name}}} has the same results as over TCP."
-    setattr(case, f"test_{name.replace('.', '_')}", test)
+    test.__doc__ = f"The programs of C{{{module}}} have the same results as over TCP."
+    setattr(case, f"test_{module}", test)
 
 
-for _number, _name in enumerate(programs()):
-    addProgram(ProgramsTests, _name, (SHARED_MEMORY, ROCEV2)[_number % 2])
+for _number, _module in enumerate(MODULES):
+    addPrograms(ProgramsTests, _module, (SHARED_MEMORY, ROCEV2)[_number % 2])

@@ -43,10 +43,10 @@ def main(arguments: list[str] | None = None) -> int:
         if absent := missing(program):
             print(f"{name}: left out, there is no {', '.join(absent)}", flush=True)
             continue
-        tcp = play(name, TCP)
+        tcp = play([name], TCP)
         cells = []
         for route in routes:
-            found = differences(play(name, route), tcp, route)
+            found = differences(play([name], route), tcp, route, [name])
             failed += bool(found)
             print(f"{name} over {route.name}: {'; '.join(found) or 'as over TCP'}", flush=True)
             cells.append("**no**" if found else "yes")

@@ -11,13 +11,13 @@ from typing import Final
 
 from txrdma.test.system.foreign.programs.program import Program
 
-_MODULES: Final = ("plainly", "rpc", "sessions", "trades", "web")
+MODULES: Final = ("plainly", "rpc", "sessions", "trades", "web")
 
 
 def programs() -> dict[str, Program]:
     """Return each program by its name, C{MODULE.CLASS}."""
     found: dict[str, Program] = {}
-    for name in _MODULES:
+    for name in MODULES:
         module = import_module(f"txrdma.test.system.foreign.programs.{name}")
         for kind in vars(module).values():
             if isinstance(kind, type) and issubclass(kind, Program) and kind.__module__ == module.__name__:
