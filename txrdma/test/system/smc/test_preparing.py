@@ -10,12 +10,11 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
-from random import Random
 from typing import Final
 
 from twisted.trial.unittest import TestCase
 
-from txrdma.test.support.processes import printed, serving
+from txrdma.test.support.processes import loopbackAddress, printed, serving
 from txrdma.unix.sockets import unmapped
 
 LOSE: Final = "sys.path.clear(); sys.path_importer_cache.clear(); sys.meta_path[:] = sys.meta_path[:2]"
@@ -92,11 +91,11 @@ from txrdma.testing.protocols import Recorder
 class Client(Recorder):
     greeting = b"GET /page HTTP/1.0\\r\\n\\r\\n"
 
-async def main(reactor, string, *user):
-    endpoint = clientFromString(reactor, string)
-    for each in user:
-        os.setuid(int(each))
-    for _ in range(3):
+async def main(reactor, user, *strings):
+    endpoints = [clientFromString(reactor, string) for string in strings for _ in range(3)]
+    if user:
+        os.setuid(int(user))
+    for endpoint in endpoints:
         client = await endpoint.connect(Factory.forProtocol(Client))
         await client.lost
         print(client.smc and client.smc.route, client.reason.type.__name__, end=" ")
@@ -110,18 +109,19 @@ NULL: Final = os.makedev(1, 3)
 
 
 class PreparedTests(TestCase):
-    """Everything that connections need is imported when the string is parsed."""
+    """
+    Everything that connections need is imported when the string is parsed, at both ends.
+
+    Clients of C{smc:} are prepared in processes of root only, which may lose their modules.
+    """
 
     slowBecause = "starts two processes that import all of the package"
 
-    client: tuple[str, ...] = ()
-
     def serve(self, route: str | None, listen: str, connect: str) -> None:
-        """Have five connections served by a process that can import nothing, and return its log."""
-        if self.client and listen.startswith("smc:") and os.geteuid():
-            self.skipTest("clients of smc: are prepared in processes of root, which may lose their modules")
+        """Serve five connections between processes that can import nothing."""
+        isPrepared = not listen.startswith("smc:") or not os.geteuid()
         with serving(ECHO, listen, stderr=subprocess.PIPE) as (server, number):
-            client = printed(CLIENT, connect.format(number), *self.client)
+            client = printed(CLIENT, connect.format(number), *["loses"] * isPrepared)
             server.terminate()
             log = server.communicate()[1]
         self.assertEqual(client.stdout, f"{route} hello ConnectionDone\n" * 5, client.stderr + log)
@@ -141,15 +141,9 @@ class PreparedTests(TestCase):
         self.serve(None, "btl:127.0.0.1:0", "btl:127.0.0.1:{}")
 
     def test_rsocket(self) -> None:
-        random = Random()
-        address = f"127.{'.'.join(str(random.randrange(2, 250)) for _ in range(3))}"
+        """Connections use messages of an address of their own."""
+        address = loopbackAddress()
         self.serve(None, f"rsocket:{address}:0", f"rsocket:{address}:{{}}")
-
-
-class PreparedClientTests(PreparedTests):
-    """The same tests with clients that can import nothing either."""
-
-    client = ("loses",)
 
 
 class ChrootTests(TestCase):
@@ -169,32 +163,48 @@ class ChrootTests(TestCase):
         except OSError as error:
             self.skipTest(f"only root can make a root directory with a device in it: {error.strerror}")
 
-    def serve(self, scheme: str, route: str | None, keys: str = "", *users: str) -> None:
-        """Have a page served three times, by and to another user if one is given."""
+    def serve(self, *listeners: tuple[str, str, str | None], user: str = "") -> None:
+        """
+        Have a page served three times by each listener, by and to another user if one is given.
+
+        @param listeners: for each its scheme, further keys, and the route of its connections.
+        """
         twistd = "from twisted.scripts.twistd import run; run()"
         words = [sys.executable, "-c", twistd, "--nodaemon", "--pidfile=", "--no_save"]
         words += [f"--chroot={self.root}"]
-        words += [option for user in users for option in (f"--uid={user}", f"--gid={user}")]
+        words += [f"--uid={user}", f"--gid={user}"] if user else []
         words += ["web", "--path=/"]
-        words += ["--listen", f"{scheme}:0:interface=127.0.0.1{keys}"]
+        for scheme, keys, _route in listeners:
+            words += ["--listen", f"{scheme}:0:interface=127.0.0.1{keys}"]
         with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as server:
             assert server.stdout is not None
             log = ""
             try:
-                while not (found := re.search(r"Site(?: \(btl\))? starting on (\d+)", log)):
+                while len(found := re.findall(r"Site(?: \(btl\))? starting on (\d+)", log)) < len(listeners):
                     line = server.stdout.readline()
-                    self.assertNotEqual(line, "", f"there is no listener: {log}")
+                    self.assertNotEqual(line, "", f"a listener is missing: {log}")
                     log += line
-                client = printed(GET, f"{scheme}:127.0.0.1:{found[1]}{keys}", *users)
+                ports = zip(listeners, found, strict=True)
+                strings = [f"{scheme}:127.0.0.1:{port}{keys}" for (scheme, keys, _route), port in ports]
+                client = printed(GET, user, *strings)
             finally:
                 server.terminate()
                 log += server.communicate()[0]
-        self.assertEqual(client.stdout, f"{route} ConnectionDone a page\n" * 3, client.stderr + log)
+        expected = "".join(f"{route} ConnectionDone a page\n" * 3 for _scheme, _keys, route in listeners)
+        self.assertEqual(client.stdout, expected, client.stderr + log)
         self.assertNotIn("Error", log)
 
-    def test_auto(self) -> None:
-        """C{smc:} serves the page through shared memory, with C{device=auto}."""
-        self.serve("smc", "shared-memory")
+    def test_routes(self) -> None:
+        """
+        C{smc:} serves the page through shared memory, with C{device=auto} and with a device that also has
+        RoCE v2, and over UDP; so does C{btl:}.
+        """
+        self.serve(
+            ("smc", "", "shared-memory"),
+            ("smc", ":device=soft", "shared-memory"),
+            ("smc", r":device=soft\:route\=rocev2", "rocev2"),
+            ("btl", "", None),
+        )
 
     def test_nobody(self) -> None:
         """C{smc:} shares memory as C{nobody}, whose ID may be that of unmapped users without C{/proc}."""
@@ -202,16 +212,4 @@ class ChrootTests(TestCase):
             self.skipTest("this user namespace does not map nobody")
         (self.root / "etc").mkdir()
         (self.root / "etc/passwd").write_text("nobody:x:65534:65534::/:/bin/false\n")
-        self.serve("smc", "shared-memory", "", "65534")
-
-    def test_btl(self) -> None:
-        """C{btl:} serves the page."""
-        self.serve("btl", None)
-
-    def test_soft(self) -> None:
-        """C{smc:} serves the page through shared memory, with a device that also has RoCE v2."""
-        self.serve("smc", "shared-memory", ":device=soft")
-
-    def test_rocev2(self) -> None:
-        """C{smc:} serves the page over UDP."""
-        self.serve("smc", "rocev2", r":device=soft\:route\=rocev2")
+        self.serve(("smc", "", "shared-memory"), user="65534")
