@@ -163,7 +163,7 @@ def serving(
 
 
 def printed(
-    code: str, *words: str, seconds: float = 60.0, **variables: str
+    code: str, *words: str, seconds: float = 250.0, **variables: str
 ) -> subprocess.CompletedProcess[str]:
     """Run a program until it ends, with further variables, and return what it has printed."""
     command, environment = [sys.executable, "-c", code, *words], {**os.environ, **variables}

@@ -105,36 +105,31 @@ class VerbsTests(SynchronousTestCase):
             raise SkipTest("two processes need two cores")
 
     def test_pairs(self) -> None:
-        """Two pairs of devices are measured interleaved; the table and the JSON contain both."""
+        """
+        Two pairs of devices are measured interleaved; the table and the JSON contain both. A pair that can't be
+        measured is named with its failure.
+        """
         name = os.path.abspath(self.mktemp())
         done = run(
             *("benchmarks.verbs", "--device=soft", "--device=soft", "--name=memory"),
+            *("--device=soft:192.0.2.1", "--device=soft:192.0.2.1", "--name=nowhere"),
             *("--device=soft:route=rocev2", "--device=soft:route=rocev2"),
             *("--rounds=1", "--iterations=20", "--sizes=64", "--transfers=send", f"--json={name}"),
         )
-        self.assertEqual(done.returncode, 0, done.stderr)
-        first, _, row = done.stdout.splitlines()
+        self.assertEqual(done.returncode, 1, done.stderr)
+        first, _, row, _, failed = done.stdout.splitlines()
+        self.assertEqual(failed, "nowhere: a process ended with 1")
         self.assertIn("memory: MB/s | soft:route=rocev2 - soft:route=rocev2: MB/s", first)
         self.assertEqual(len(row.split("|")), 12)
         reported = json.loads(Path(name).read_text())
-        self.assertEqual([pair["route"] for pair in reported["pairs"]], ["shared-memory", "rocev2"])
+        self.assertEqual([pair["route"] for pair in reported["pairs"]], ["shared-memory", "", "rocev2"])
+        self.assertEqual(reported["pairs"].pop(1)["values"], [])
         for pair in reported["pairs"]:
             kinds = {(test, kind, size) for test, kind, size, _ in pair["values"]}
             self.assertEqual(kinds, {("send", what, 64) for what in ("latency", "bandwidth", "cpu")})
             for *_, rounds in pair["values"]:
                 self.assertEqual(len(rounds), 1)
                 self.assertGreater(rounds[0][0], 0)
-
-    def test_oneFails(self) -> None:
-        """A pair that can't be measured is named with its failure, and the others are measured."""
-        done = run(
-            *("benchmarks.verbs", "--device=soft:192.0.2.1", "--device=soft:192.0.2.1", "--name=nowhere"),
-            *("--device=soft", "--device=soft"),
-            *("--rounds=1", "--iterations=20", "--sizes=64", "--transfers=write"),
-        )
-        self.assertEqual(done.returncode, 1)
-        self.assertIn("nowhere: a process ended with", done.stdout)
-        self.assertIn("| write | 64 |", done.stdout)
 
 
 class CaseTests(SynchronousTestCase):
@@ -155,29 +150,18 @@ class CaseTests(SynchronousTestCase):
         os.chdir(CHECKOUT)
         return measuring.run(case, 1)
 
-    def both(self, case: Case, **other: Any) -> tuple[Outcome, Outcome]:
-        """Return the outcomes of a case, and of the same case over other transports."""
-        good, bad = self.outcomes(replace(case, also=(replace(case, name="b", **other),)))
-        return good, bad
-
-    def assertMeasured(self, outcome: Outcome, references: int) -> None:
-        self.assertEqual((outcome.failure, len(outcome.tested), len(outcome.reference)), ("", 1, references))
-
     def test_fails(self) -> None:
-        """A transport that can't be measured fails only its cases, with the reason."""
-        case = Case("a", "", "throughput", "MB/s", TCP, None, SHORT, mode="TCP")
+        """
+        A transport that can't be measured fails only its cases, with the reason. A connection that is not
+        SMC-R is no measurement of it.
+        """
+        case = Case("a", "", "throughput", "MB/s", SMC, TCP, SHORT)
         nowhere = {**TCP, "connect": "tcp:127.0.0.1:1"}
-        good, bad = self.both(case, tested=nowhere, reference=TCP)
-        self.assertMeasured(good, references=0)
-        self.assertEqual((bad.failure, bad.tested), ("a process ended with 1", []))
-
-    def test_otherTransport(self) -> None:
-        """A connection that is not SMC-R is no measurement of it."""
-        good, bad = self.both(
-            Case("a", "", "throughput", "MB/s", SMC, TCP, SHORT), tested=TCP, reference=None
-        )
-        self.assertMeasured(good, references=1)
-        self.assertEqual(bad.failure, "this was TCP, not SMC-R")
+        others = [replace(case, name=f"{tested}", tested=tested, reference=None) for tested in (TCP, nowhere)]
+        good, *bad = self.outcomes(replace(case, also=tuple(others)))
+        self.assertEqual((good.failure, len(good.tested), len(good.reference)), ("", 1, 1))
+        self.assertEqual([each.failure for each in bad], ["this was TCP, not SMC-R", "a process ended with 1"])
+        self.assertEqual(bad[1].tested, [])
 
     def test_firstBytes(self) -> None:
         """Page faults of a first message are counted, and are few."""

@@ -31,9 +31,6 @@ DOCUMENTED = ("overview", "topology", "port", "difference")
 
 LOGIN = f"//{quote(USER)}:{quote(PASSWORD)}@"
 PATIENCE_SECONDS = 40.0
-MOST_PAINT_MILLISECONDS = 3000.0
-"""Maximum time until a page shows something, on a busy machine."""
-
 MOST_OCTETS = 250_000
 SWITCHES = (
     "--headless=new",
@@ -553,23 +550,20 @@ class BrowserTests(SynchronousTestCase):
                 for file in (*files, str(config)):
                     os.unlink(file)
 
-    def test_firstPaint(self) -> None:
-        """The overview is shown quickly, and is small, including everything that it requests."""
+    def test_size(self) -> None:
+        """The overview is small, including everything that it requests."""
         self.driver.execute_cdp_cmd("Network.enable", {})
         self.driver.execute_cdp_cmd("Network.setCacheDisabled", {"cacheDisabled": True})
         self.addCleanup(self.driver.execute_cdp_cmd, "Network.setCacheDisabled", {"cacheDisabled": False})
         self.at("/")
         self.drawn("#topology")
         entries = """
-            const paint = performance.getEntriesByName('first-contentful-paint')[0].startTime;
             const loaded = performance.getEntriesByType('navigation')[0];
             const rest = performance.getEntriesByType('resource').filter((one) => one.transferSize);
             const sum = rest.reduce((all, one) => all + one.transferSize, loaded.transferSize);
-            return [paint, loaded.transferSize, sum];
+            return [loaded.transferSize, sum];
         """
-        paint, page, everything = self.js(entries)
-        self.assertLess(paint, MOST_PAINT_MILLISECONDS)
-        self.assertGreaterEqual(paint, 0.0)
+        page, everything = self.js(entries)
         self.assertGreater(page, 1000)
         self.assertLess(everything, MOST_OCTETS)
 

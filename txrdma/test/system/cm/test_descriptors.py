@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
-from twisted.trial.unittest import TestCase
+from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.test.support.processes import printed, serving
 
@@ -67,16 +67,14 @@ react(lambda reactor, *words: Deferred.fromCoroutine(main(reactor, *words)), sys
 """
 
 
-class DescriptorTests(TestCase):
+class DescriptorTests(SynchronousTestCase):
     """Both ends are processes; the server may have 64 descriptors."""
 
     slowBecause = "starts a server and a client that exhausts its descriptors"
 
-    timeout = 60
-
     def test_connectionsThatExistWorkAndOthersAreRefused(self) -> None:
         with serving(SERVER) as (_, number):
-            client = printed(CLIENT, number, "40", seconds=50)
+            client = printed(CLIENT, number, "40")
         self.assertEqual(client.stderr, "")
         results = Counter(client.stdout.splitlines())
         self.assertGreater(results["answered"], 10)

@@ -110,12 +110,6 @@ class SharingTests(TestCase):
             watchdog.cancel()
             self.assertEqual((output.split()[-1:], client.returncode), (["done"], 0))
 
-    def test_undisturbed(self) -> None:
-        """Clients of the same address use both services, by shared memory and by UDP."""
-        self.begin()
-        clients = [self.start("client", route, 3, *PORTS) for route in ROUTES * 2]
-        self.finish(clients)
-
     def test_otherAddress(self) -> None:
         """Clients at another address, which they share as well, use both services."""
         self.begin()

@@ -7,7 +7,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from twisted.trial.unittest import TestCase
+from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.test.support.processes import printed, serving
 
@@ -118,12 +118,10 @@ react(lambda reactor, *words: Deferred.fromCoroutine(main(reactor, *words)), sys
 """
 
 
-class DescriptorTests(TestCase):
+class DescriptorTests(SynchronousTestCase):
     """Both ends are processes; the server may have a hundred descriptors."""
 
     slowBecause = "starts a server and a client that exhausts its descriptors"
-
-    timeout = 60
 
     def talk(self, scheme: str, *when: str) -> tuple[str, str]:
         """Return what a client of such a server observed, and the server's log."""
@@ -132,7 +130,7 @@ class DescriptorTests(TestCase):
         listen = f"{scheme}:0:interface=127.0.0.1"
         with open(folder / "log", "w+") as log:
             with serving(SERVER, listen, *when, stderr=log) as (_, number):
-                client = printed(CLIENT, f"{scheme}:127.0.0.1:{number}", *when, seconds=50)
+                client = printed(CLIENT, f"{scheme}:127.0.0.1:{number}", *when)
             log.seek(0)
             reported = log.read()
         self.assertNotIn("Traceback", reported)

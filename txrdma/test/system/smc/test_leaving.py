@@ -136,7 +136,7 @@ class LeavingTests(SynchronousTestCase):
         A server may wait for its clients' answers: a busy machine needs more than the usual time.
         """
         with serving(SERVER, listen, "60" if busy == "briefly" else "2") as (server, number):
-            client = printed(CLIENT, connect.format(number), str(server.pid), str(count), busy, seconds=120)
+            client = printed(CLIENT, connect.format(number), str(server.pid), str(count), busy)
             self.assertEqual(server.wait(90), 0)
         self.assertEqual(client.stderr, "")
         return client.stdout
@@ -168,7 +168,7 @@ class LeavingTests(SynchronousTestCase):
         if not Path("/proc/self/fd").is_dir():
             raise SkipTest("the system does not report which descriptors a process has")
         words = (f"{scheme}:0:interface=127.0.0.1", f"{scheme}:127.0.0.1:{{}}", SERVER)
-        client = printed(RETAINING, *words, seconds=250)
+        client = printed(RETAINING, *words)
         self.assertEqual((client.stdout, client.stderr), ("0 0 0 0 ", ""))
 
     def test_retainedProtocolsHoldNoDescriptors(self) -> None:

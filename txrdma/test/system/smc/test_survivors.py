@@ -116,7 +116,7 @@ class SurvivorTests(SynchronousTestCase):
         """Assert that all connections are lost, nothing remains, and the log has no error."""
         log = Path(self.mktemp()).absolute()
         with serving(SERVER, f"smc:127.0.0.1:0:backlog=500{keys}", end) as (_, port):
-            survivor = printed(SURVIVOR, f"smc:127.0.0.1:{port}{keys}", when, kind, str(log), seconds=200)
+            survivor = printed(SURVIVOR, f"smc:127.0.0.1:{port}{keys}", when, kind, str(log))
         self.assertEqual(survivor.stderr, "")
         reported: dict[str, Any] = json.loads(survivor.stdout)
         self.assertEqual(reported["made"] + reported["failed"], CONNECTIONS)
