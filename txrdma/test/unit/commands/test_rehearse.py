@@ -40,7 +40,7 @@ FAULTS = """
 snapshot = "site"
 config = "config.toml"
 warm-up = "2m"
-duration = "30m"
+duration = "16m"
 
 [[fault]]
 kind = "flap"
@@ -51,34 +51,38 @@ expect = ["flapping"]
 
 [[fault]]
 kind = "errors"
-at = "5m"
+at = "3m"
 node = "c"
 counter = "SymbolErrorCounter"
 rate = 2
-for = "10m"
+for = "5m"
 expect = ["symbol-errors", {kind = "symbol-ber", within = "5m", notified = true}]
 
 [[fault]]
 kind = "lost"
-at = "10m"
+at = "9m"
 node = "b"
-for = "5m"
+for = "3m"
 expect = ["node-gone"]
 
 [[fault]]
 kind = "hang"
-at = "20m"
+at = "13m"
 node = "c"
 expect = ["node-silent"]
 
 [[fault]]
 kind = "reset"
-at = "25m"
+at = "15m"
 node = "right"
 """
 
+HEAD = FAULTS.partition("[[fault]]")[0]
+
 
 class RehearsalTests(NetFabricTestCase):
+    slowBecause = "it simulates minutes of a fabric with faults"
+
     def setUp(self) -> None:
         super().setUp()
         self.folder = Path(self.mktemp())
@@ -138,7 +142,7 @@ class RehearsalTests(NetFabricTestCase):
 
     def test_strict(self) -> None:
         """With --strict, a finding that is not expected is an error, too."""
-        rules = FAULTS.replace('expect = ["node-gone"]', "")
+        rules = HEAD + '[[fault]]\nkind = "lost"\nat = "1m"\nnode = "right"\n'
         self.rehearsed(rules)
         self.assertEqual(self.status, 0)
         self.assertIn("[not expected]", self.rehearsed(rules, "--strict"))
@@ -177,14 +181,13 @@ class RehearsalTests(NetFabricTestCase):
         self.assertEqual([one["name"] for one in lost["lost"]["cutOff"]], ["c", "d"])
         self.assertEqual([one["job"] for one in lost["lost"]["jobs"] if one["hostsCutOff"]], ["7"])
         text = self.rehearsed(rules, "-j", str(jobs))
-        self.assertIn("lost at right for 300 s: 2 hosts cut off: c,d; 1 of 2 jobs lose hosts: 7\n", text)
+        self.assertIn("lost at right for 180 s: 2 hosts cut off: c,d; 1 of 2 jobs lose hosts: 7\n", text)
         self.assertIn("flap at left port 3: 4 times, every 30 s: no host is cut off; 0 of 2", text)
 
     def test_consequences(self) -> None:
         """Nodes that are missing because of a lost switch are not unexpected: their finding has a cause."""
-        head = FAULTS.partition("[[fault]]")[0]
         lost = '[[fault]]\nkind = "lost"\nat = "1m"\nnode = "right"\nexpect = ["node-gone"]\n'
-        answer = json.loads(self.rehearsed(head + lost, "--json"))
+        answer = json.loads(self.rehearsed(HEAD + lost, "--json"))
         gone = {
             one["where"].partition(" ")[0]: one["isExpected"]
             for one in answer["happenings"]

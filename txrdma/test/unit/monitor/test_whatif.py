@@ -178,8 +178,8 @@ class WhatIfTests(FabricTestCase):
         self.assertEqual(sorted(self.evaluated()), sorted(self.sent))
 
     def test_causeEnds(self) -> None:
-        """Errors are one alert, also if one of their findings is cleared an hour before another."""
-        self.pump(600.0)
+        """Errors are one alert, also if one of their findings is cleared long before another."""
+        self.pump(120.0)
         self.fabric.growCounters("c", 1, symbolErrorCounter=30.0)
         self.pump(60.0)
         self.fabric.growCounters("c", 1, symbolErrorCounter=0.0)

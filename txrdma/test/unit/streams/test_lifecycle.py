@@ -17,12 +17,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.btl.stream._bytes import ByteStream, DISCONNECT, SHUTDOWN
 from txrdma.streams.connection import StreamConnection
 from txrdma.streams.transport import StreamTransport
-from txrdma.test import EXAMPLES
 from txrdma.testing.protocols import ProducerRecorder
 from txrdma.testing.reactors import ReactorClock
-
-DEPTH: Final = 4 if EXAMPLES >= 25 else 3
-"""Number of events in a sequence. After it, the reactor runs until it is idle."""
 
 MOST: Final = 2
 """Number of bytes that each end writes at most, one at a time."""
@@ -379,14 +375,16 @@ def allProblems(world: World) -> Iterator[str]:
 
 class SearchTests(SynchronousTestCase):
     """
-    The ends of streams, after each sequence of C{DEPTH} events.
+    The ends of streams, after each sequence of a few events, behind which the reactor runs until it is idle.
 
     Sequences that lead to the same state are continued once. Each is repeated from the beginning. Where a
     protocol reacts to calls, only sequences in which it can react are checked: others are those of a protocol
     that does not.
+
+    @cvar depth: number of events; C{states}: of different states that follow, at least.
     """
 
-    slowBecause = "repeats thousands of sequences"
+    depth, states = 3, 100
 
     def search(self, kind: type[Talker], carrier: Carrier = "rsocket", **reactions: tuple[str, ...]) -> None:
         found: dict[str, list[str]] = {}
@@ -395,10 +393,10 @@ class SearchTests(SynchronousTestCase):
         sequences: list[tuple[list[str], list[str]]] = [
             ([], [*World(kind, reactions, carrier, []).possible()])
         ]
-        for length in range(1, DEPTH + 1):
+        for length in range(1, self.depth + 1):
             following = []
             for former, possible in sequences:
-                if length == DEPTH and reasons.isdisjoint(former):
+                if length == self.depth and reasons.isdisjoint(former):
                     possible = [event for event in possible if not reasons or event in reasons]
                 for event in possible:
                     events = [*former, event]
@@ -412,7 +410,7 @@ class SearchTests(SynchronousTestCase):
                     if world.hasReacted and reasons.isdisjoint(events):
                         found.setdefault("reacts without a reason", events)
             sequences = following
-        self.assertGreater(len(states), 1000 if DEPTH == 4 else 100)
+        self.assertGreater(len(states), self.states)
         self.assertEqual(found, {})
 
     def test_plain(self) -> None:
