@@ -23,7 +23,6 @@ class SharedMemoryTests(MessageBystanderContract, RealTime, SynchronousTestCase)
     slowBecause = "each callback of each end is tested on new connections"
 
     METHODS = ("compareAndSwap", "fetchAndAdd", "send")
-    route = "auto"
 
     def setUp(self) -> None:
         self.patch(verbsport, "RECEIVES", 64)  # a thousand receives take a third of a connection's time
@@ -31,7 +30,7 @@ class SharedMemoryTests(MessageBystanderContract, RealTime, SynchronousTestCase)
         self.addresses = loopbackAddress(), loopbackAddress()
 
     def device(self, address: str) -> str:
-        return rf"device=soft\:{address}\:route={self.route}"
+        return rf"device=soft\:{address}"
 
     def listenWith(self, factory: Any) -> IListeningPort:
         endpoint: Any = serverFromString(self.reactor, f"rdma:0:{self.device(self.addresses[0])}")
@@ -53,7 +52,3 @@ class SharedMemoryTests(MessageBystanderContract, RealTime, SynchronousTestCase)
             return [key for key in adapters._adapters if any(each in str(key[1]) for each in self.addresses)]
 
         self.waitUntil(lambda: not openAdapters())
-
-
-class RoCETests(SharedMemoryTests):
-    route = "rocev2"

@@ -1,4 +1,4 @@
-"""A message application that raises affects only its own connection, with C{ib:} and C{rdma:} endpoints."""
+"""A message application that raises affects only its own connection, with C{ib:} endpoints."""
 
 from __future__ import annotations
 
@@ -102,14 +102,3 @@ class IBTests(MessageBystanderContract, MessagingCase):
         self.assertClean()
         self.assertEqual(len(self.flushLoggedErrors(AttributeError)), 1)
         self.assertIsNone(transports[0]._stopping)
-
-
-class RDMATests(IBTests):
-    """C{rdma:} endpoints, between the same hosts."""
-
-    def listenWith(self, factory: Any) -> IListeningPort:
-        port: IListeningPort = self.listenAt(factory)
-        return port
-
-    def connectWith(self, factory: Any) -> Deferred[Any]:
-        return self.connectTo(factory)

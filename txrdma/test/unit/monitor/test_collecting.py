@@ -169,17 +169,6 @@ class PollerByCollectorsTests(CollectingTestCase, test_poller.PollerTests):
     collectors = ("left", "right")
 
 
-class PollerWithoutCollectorsTests(CollectingTestCase, test_poller.PollerTests):
-    """A poller whose collectors are all missing reads the counters itself."""
-
-    def madeCollectors(self) -> CollectorPool:
-        collectors = super().madeCollectors()
-        self.patch(pool, "MISSING_SECONDS", float("inf"))
-        for endpoint in self.endpoints.values():
-            endpoint.isDown = True
-        return collectors
-
-
 class PoolTests(CollectingTestCase):
     """Distribution of the ports, and collectors that are lost."""
 

@@ -166,7 +166,7 @@ class InterruptedTests(SynchronousTestCase):
 
 
 class LeafTests(PollerTestCase):
-    slowBecause = "simulates a fat tree with nodes that hang for a quarter of an hour"
+    slowBecause = "simulates a fat tree with nodes that hang for ten minutes"
 
     at = "h00000"
     settings = PollerSettings(intervalSeconds=30.0)
@@ -280,7 +280,7 @@ class LeafTests(PollerTestCase):
         log.change(FindingRules(log.rules.raiseSeconds, ignored={"node-silent"}))
         self.started(60.0)
         self.fabric.silence("h00020")
-        self.pump(900.0)
+        self.pump(600.0)
         found = [(one.finding.kind, one.finding.cause) for one in log.open.values()]
         self.assertEqual(found, [("unreachable", None)])
 
@@ -295,7 +295,7 @@ class LeafTests(PollerTestCase):
         self.started(60.0)
         node = self.fabric.node(name)
         self.fabric.silence(name)
-        self.pump(900.0)
+        self.pump(600.0)
         found = [entry.finding for entry in self.poller.findings.log.open.values()]
         (root,) = (one for one in found if not one.cause)
         self.assertEqual((root.kind, root.guid), ("node-silent", node.guid))
@@ -305,7 +305,7 @@ class LeafTests(PollerTestCase):
         alerts = [one for one in self.tracker.take(self.clock.seconds()) if one.isRaised]
         self.assertEqual([one.finding["guid"] for one in alerts], [str(node.guid)])
         self.fabric.revive(name)
-        self.pump(900.0)
+        self.pump(400.0)
         self.assertEqual(self.poller.findings.log.open, {})
         (alert,) = self.tracker.take(self.clock.seconds())
         self.assertFalse(alert.isRaised)

@@ -347,7 +347,7 @@ class InterleavingTests(SynchronousTestCase):
 
     def test_randomOrdersOfSeveralMessages(self) -> None:
         chance = random.Random(5)
-        for _ in range(700):
+        for _ in range(250):
             accesses = chance.choice((15, 40, 90, 150))
             due = sorted(chance.randrange(accesses) for _ in range(20))
             deeds = (World.pollWithoutArming, World.read, World.take, World.takeEvents)
