@@ -31,8 +31,8 @@ def _configureHypothesis() -> None:
 
 
 # The kernel suites do without it: in an emulated guest the import takes ten seconds, in each process. So do
-# programs that tests start with "python -m": while Python imports their packages, sys.argv[0] is "-m".
-if os.environ.get("LAB") != "1" and sys.argv[:1] != ["-m"]:
+# programs that tests start with "python -m" (while Python imports their packages, sys.argv[0] is "-m") or "-c".
+if os.environ.get("LAB") != "1" and sys.argv[:1] not in (["-m"], ["-c"]):
     _configureHypothesis()
 
 # No suite loads programs into this machine's kernel without saying so; processes that tests start inherit it.
