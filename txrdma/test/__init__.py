@@ -31,7 +31,7 @@ def _configureHypothesis() -> None:
 
 
 # The kernel suites do without it: in an emulated guest the import takes ten seconds, in each process. So do
-# programs that tests start with "python -m" (while Python imports their packages, sys.argv[0] is "-m") or "-c".
+# programs that tests start with "-m" or "-c": while Python imports their packages, sys.argv[0] is that.
 if os.environ.get("LAB") != "1" and sys.argv[:1] not in (["-m"], ["-c"]):
     _configureHypothesis()
 

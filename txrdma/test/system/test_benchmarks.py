@@ -13,7 +13,6 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
-from typing import Any
 from xml.etree import ElementTree
 
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
@@ -106,8 +105,8 @@ class VerbsTests(SynchronousTestCase):
 
     def test_pairs(self) -> None:
         """
-        Two pairs of devices are measured interleaved; the table and the JSON contain both. A pair that can't be
-        measured is named with its failure.
+        Two pairs of devices are measured interleaved; the table and the JSON contain both. A pair that can't
+        be measured is named with its failure.
         """
         name = os.path.abspath(self.mktemp())
         done = run(
@@ -160,7 +159,8 @@ class CaseTests(SynchronousTestCase):
         others = [replace(case, name=f"{tested}", tested=tested, reference=None) for tested in (TCP, nowhere)]
         good, *bad = self.outcomes(replace(case, also=tuple(others)))
         self.assertEqual((good.failure, len(good.tested), len(good.reference)), ("", 1, 1))
-        self.assertEqual([each.failure for each in bad], ["this was TCP, not SMC-R", "a process ended with 1"])
+        failures = [each.failure for each in bad]
+        self.assertEqual(failures, ["this was TCP, not SMC-R", "a process ended with 1"])
         self.assertEqual(bad[1].tested, [])
 
     def test_firstBytes(self) -> None:

@@ -3,8 +3,9 @@ One end of programs in a separate process::
 
     python -m txrdma.test.system.foreign.running serve|use FOLDER STRINGS
 
-C{STRINGS} is JSON: the endpoint string of each program, by its name. So is each line that it prints: the ports
-of the servers, the routes of their connections, and the result of each C{use}. Its log goes to standard error.
+C{STRINGS} is JSON: the endpoint string of each program, by its name. Each line that it prints is JSON, too:
+the ports of the servers, the routes of their connections, and the result of each C{use}. Its log goes to
+standard error.
 """
 
 from __future__ import annotations

@@ -21,7 +21,8 @@ class ProgramComparison(SynchronousTestCase):
 
     def compare(self, module: str, routes: Sequence[Provider]) -> None:
         """Run the programs of a module over TCP and over each route, concurrently."""
-        names = [name for name, each in programs().items() if name.startswith(f"{module}.") and not missing(each)]
+        every = {name: each for name, each in programs().items() if name.startswith(f"{module}.")}
+        names = [name for name, each in every.items() if not missing(each)]
         if not names:
             raise SkipTest("what its programs need is not installed")
         with ThreadPoolExecutor() as threads:

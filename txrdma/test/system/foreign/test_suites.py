@@ -99,7 +99,7 @@ class SuiteComparison(_Playing):
     """Runs a suite over SMC-R, and compares it with the same suite over TCP if tests do not pass."""
 
     async def compare(self, suite: str, reactorName: str) -> None:
-        """Assert that all tests pass over SMC-R, apart from the exceptions and those that fail over TCP, too."""
+        """Assert that tests pass over SMC-R, apart from the exceptions and those that fail over TCP, too."""
         for needed in SUITES[suite]:
             if find_spec(needed) is None:
                 raise SkipTest(f"{suite} needs {needed}, which is not installed")
