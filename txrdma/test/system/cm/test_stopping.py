@@ -9,7 +9,7 @@ import subprocess
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.test.support.cm.stopping import COUNT
-from txrdma.test.support.processes import loopbackAddress, started
+from txrdma.test.support.processes import firstLine, loopbackAddress, started
 
 
 class ProcessTests(SynchronousTestCase):
@@ -29,36 +29,28 @@ class ProcessTests(SynchronousTestCase):
     def start(self, *words: str) -> subprocess.Popen[str]:
         return started(self, "-m", "txrdma.test.support.cm.stopping", *words)
 
-    def check(self, how: str, output: str, received: str) -> None:
-        """Play with each kind of connection; check the output of client and server."""
-        for server, client, kind in self.pairs(how):
-            self.assertEqual(client.communicate(timeout=60)[0], output, kind)
-            assert server.stdout is not None
-            self.assertEqual(server.stdout.readline(), received, kind)
-
-    def pairs(self, how: str) -> list[tuple[subprocess.Popen[str], subprocess.Popen[str], str]]:
-        """Return a server and a client for each kind of connection."""
+    def serve(self) -> list[tuple[subprocess.Popen[str], str]]:
+        """Return a server, and the string of its clients, for each kind of connection."""
         servers = [self.start("server", serving) for serving, _ in self.kinds]
-        pairs = []
-        for server, (_, connecting) in zip(servers, self.kinds, strict=True):
-            assert server.stdout is not None
-            port = server.stdout.readline().strip()
-            pairs.append((server, self.start(how, connecting.format(port)), connecting))
-        return pairs
+        ports = [firstLine(server) for server in servers]
+        strings = [text.format(port) for (_, text), port in zip(self.kinds, ports, strict=True)]
+        return list(zip(servers, strings, strict=True))
 
-    def test_stops(self) -> None:
-        """An end that sends and stops its reactor has delivered everything, and both ends report the end."""
-        self.check("stops", "ConnectionDone\n", f"{COUNT} ConnectionDone\n")
-
-    def test_closes(self) -> None:
-        """An end that has closed before is not notified twice."""
-        self.check("closes", "ConnectionDone\n", f"{COUNT} ConnectionDone\n")
-
-    def test_produces(self) -> None:
-        """An unfinished producer is stopped, and does not delay the end."""
-        self.check("produces", "producer stopped\nConnectionDone\n", f"{COUNT} ConnectionDone\n")
+    def test_delivered(self) -> None:
+        """
+        An end that sends and stops its reactor has delivered everything, and both ends report the end. An end
+        that has closed before is not notified twice. An unfinished producer is stopped, and does not delay
+        the end.
+        """
+        servers = self.serve()
+        for how, output in (("stops", ""), ("closes", ""), ("produces", "producer stopped\n")):
+            clients = [self.start(how, text) for _, text in servers]
+            for (server, text), client in zip(servers, clients, strict=True):
+                self.assertEqual(client.communicate(timeout=60)[0], f"{output}ConnectionDone\n", (how, text))
+                self.assertEqual(firstLine(server), f"{COUNT} ConnectionDone", (how, text))
 
     def test_waits(self) -> None:
         """A peer that receives nothing delays the end for a short time only."""
-        for _, client, kind in self.pairs("waits"):
-            self.assertEqual(client.communicate(timeout=60)[0], "ConnectionAborted\n", kind)
+        clients = [(self.start("waits", text), text) for _, text in self.serve()]
+        for client, text in clients:
+            self.assertEqual(client.communicate(timeout=60)[0], "ConnectionAborted\n", text)

@@ -92,7 +92,7 @@ def play(names: Sequence[str], provider: Provider) -> Played:
         (folder / "server.pem").write_bytes(makeCertificate())
         server = _Process("serve", folder, dict.fromkeys(names, provider.listen.format(address=address)))
         reading = server.output()
-        ports = next((output["ports"] for output in reading if "ports" in output), {})
+        ports: dict[str, int] = next((output["ports"] for output in reading if "ports" in output), {})
         if ports:
             strings = {
                 name: provider.connect.format(address=address, port=port) for name, port in ports.items()
