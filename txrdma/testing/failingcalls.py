@@ -32,7 +32,7 @@ from twisted.logger import globalLogPublisher, LimitedHistoryLogObserver
 
 from txrdma.error import ResourceExhausted
 from txrdma.interfaces import IProtectionDomain, IQueuePair, IVerbsDevice
-from txrdma.smc.group import group as linkGroup
+from txrdma.smc.stream import stream as streamModule
 from txrdma.smc.group.groups import closeIdle
 from txrdma.soft.core.queuepair import SoftQueuePair
 from txrdma.soft.device import SoftDevice, SoftProtectionDomain
@@ -349,7 +349,7 @@ class FailingCallContract(EndpointCase):
         observer = LimitedHistoryLogObserver(_LOGGED)
         globalLogPublisher.addObserver(observer)
         self.addCleanup(globalLogPublisher.removeObserver, observer)
-        self.patch(linkGroup, "LINGER_TIMEOUT", 0.5)
+        self.patch(streamModule, "LINGER_TIMEOUT", 0.5)
 
     async def check(self: Any, calls: FailingCalls) -> None:
         """Use one connection for each call that can fail."""
