@@ -205,7 +205,7 @@ class BusyPoll:
         """
         began = now
         end = now + _SLICE_SECONDS
-        while now < end and now < until and reactorSleep() != 0:
+        while sources.isRunning and now < end and now < until and reactorSleep() != 0:
             for number in _POLLS:
                 if sources.poll():
                     # The first poll of a wait finds what was there before, which does not show how long
@@ -217,9 +217,11 @@ class BusyPoll:
                     now = clock()
                     until = self.wait(now, True)
                     end = now + _SLICE_SECONDS
-                    if now - began > _TURN_SECONDS or not sources.isRunning or isEnding():
+                    if now - began > _TURN_SECONDS or isEnding():
                         return now < until
                     break
+                if not sources.isRunning:  # the handler may have closed the queues
+                    return False
             else:
                 now = clock()
         return now < until

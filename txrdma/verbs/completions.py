@@ -378,6 +378,7 @@ class CompletionReader:
             self._pause -= 1
             return True
         if not (self._busyPolls and self._sources.isRunning and any(queue.isLive for queue in self._queues)):
+            self._countPoller(False)
             return True
         now = perf_counter()
         until = self._busyPoll.wait(now, self._isPeerPolling())
@@ -385,10 +386,10 @@ class CompletionReader:
             self._pause = _BUSY_PAUSE if _budget.waitShare > CROWDED_SHARE else _PAUSE
             self._countPoller(False)
             return True
-        if self._isArmed:
-            self._disarm()
         isOnlyPoller = _budget.pollers <= self._isBusyPolling
         self._countPoller(True)
+        if self._isArmed:
+            self._disarm()
         # Several pollers poll once in each reactor iteration.
         isTimeLeft = not isOnlyPoller or self._busyPoll.poll(
             self._sources, now, until, perf_counter, self._reactorSleep, self._isEnding

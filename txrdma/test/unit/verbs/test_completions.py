@@ -958,6 +958,41 @@ class BusyPollingTests(SynchronousTestCase):
         self.assertEqual(completions._budget.pollers, 0)
         self.assertEqual(self.reactor.getDelayedCalls(), [])
 
+    def test_readerStoppedByHandlerWhilePolling(self) -> None:
+        """Its queues may have been closed: they are not polled any more."""
+
+        def handled() -> None:
+            if self.found[-1] == 99:
+                self.reader.stop()
+                self.log.clear()
+                self.queue.put(2)
+
+        self.handled = handled
+        self.queue.put(1)
+        self.queue.later = 5
+        self.wake()
+        self.assertEqual((self.found, self.log), ([1, 99], []))
+
+    def test_failingDisarmStopsReader(self) -> None:
+        self.queue.disarm = broken  # type: ignore[method-assign]
+        self.queue.put(1)
+        self.log.clear()
+        self.wake()
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+        self.assertEqual((completions._budget.pollers, self.log.count("poll")), (0, 2))
+
+    def test_queueThatNeedsEventsAgain(self) -> None:
+        """When its last connection has ended, the reader is no longer counted as polling."""
+
+        def handled() -> None:
+            self.queue.isLive = self.found[-1] != 99
+
+        self.handled = handled
+        self.queue.put(1)
+        self.queue.later = 5
+        self.read()
+        self.assertEqual(self.found, [1, 99])
+
     def test_readerWithoutBusyPollsArmsFirst(self) -> None:
         self.reader.stop()
         self.reader = self.make(busyPolls=False)
