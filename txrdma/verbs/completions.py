@@ -300,26 +300,33 @@ class CompletionReader:
                 self._nextCalls.postpone()  # until after calls that the handler has delayed by 0 seconds
 
     def _readDelayed(self) -> None:
+        """Read in a delayed call. It continues after a SystemExit of the handler, as the reactor does."""
+        self._isContinuing = False
+        isAsleep = False
+        try:
+            isAsleep = not self._isEnding() and self._readAgain()
+        finally:
+            if not isAsleep:
+                self._continue()
+
+    def _readAgain(self) -> bool:
         """
-        Read in a delayed call, and busy-poll as L{_read} does.
+        Poll, and busy-poll as L{_read} does.
 
         Calls that the handler has delayed by 0 seconds must run before it is called again, as between two
-        reads of a socket. If there are any, read in another delayed call.
+        reads of a socket. If there are any, do not sleep, since events are handled after delayed calls.
+
+        @return: whether the reader sleeps; otherwise it reads in another delayed call.
         """
-        self._isContinuing = False
-        if self._isEnding():
-            self._continue()
-            return
         isDrained = self._drain()
         if self._isExpecting:
             self._isExpecting = False
             if not self._hasFound:
                 self._expectsAgainAfter = _PAUSE
-        isMoreExpected = not isDrained or (self._hasFound and not self._isAlone)
-        if not isMoreExpected and (self._hasFound or self._isBusyPolling):
-            isMoreExpected = not self._maySleep()
-        if isMoreExpected or not self._sleep():
-            self._continue()
+        if not isDrained or (self._hasFound and not self._isAlone):
+            return False
+        maySleep = not (self._hasFound or self._isBusyPolling) or self._maySleep()
+        return maySleep and self._sleep()
 
     def _drain(self) -> bool:
         """
@@ -359,7 +366,7 @@ class CompletionReader:
         """Arm, and poll once more, since only later completions raise an event; False if that finds any."""
         if self._sources.isRunning:
             self.arm()
-            if self.poll():
+            if self._sources.isRunning and self.poll():
                 self._busyPoll.found(perf_counter())
                 return False
         return True

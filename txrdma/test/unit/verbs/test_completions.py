@@ -981,6 +981,37 @@ class BusyPollingTests(SynchronousTestCase):
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
         self.assertEqual((completions._budget.pollers, self.log.count("poll")), (0, 2))
 
+    def test_failingArmEndsReading(self) -> None:
+        def arm(*_: object) -> None:
+            self.queue.put(1)
+            raise ZeroDivisionError
+
+        self.queue.arm = arm  # type: ignore[method-assign]
+        self.wake()
+        while not self.channels[0].isTaken:
+            self.reader.doRead()
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+        self.assertEqual(self.found, [])
+
+    def test_handlerExitsInDelayedRead(self) -> None:
+        """Reading continues: the queues are disarmed, so that no event would follow."""
+
+        def handled() -> None:
+            if self.found[-1] == 99:
+                raise SystemExit
+
+        self.handled = handled
+        self.reader.stop()
+        self.queue.put(1)
+        completions._budget.lastReader = self.reader
+        self.reader.start()
+        self.queue.later = 5
+        self.reactor.turn()
+        self.assertEqual(len(self.flushLoggedErrors(SystemExit)), 1)
+        self.queue.put(2)
+        self.settle()
+        self.assertEqual(self.found, [1, 99, 2])
+
     def test_queueThatNeedsEventsAgain(self) -> None:
         """When its last connection has ended, the reader is no longer counted as polling."""
 
