@@ -986,7 +986,7 @@ class BusyPollingTests(SynchronousTestCase):
             self.queue.put(1)
             raise ZeroDivisionError
 
-        self.queue.arm = arm  # type: ignore[method-assign]
+        self.queue.arm = arm  # type: ignore[method-assign, assignment]  # the reader passes no argument
         self.wake()
         while not self.channels[0].isTaken:
             self.reader.doRead()
