@@ -69,6 +69,13 @@ class Key(NamedTuple):
     location: str
     port: int | None
 
+    @classmethod
+    def fromStored(cls, values: Any) -> Key:
+        """Return a stored key; some exception is raised if that is invalid."""
+        key = cls(*values)
+        hash(key)  # not that of a list
+        return key
+
 
 @frozen
 class FindingRules:

@@ -165,7 +165,7 @@ def entryOf(event: FabricEvent) -> Entry:
     if not (isTime(first) and isTime(last) and isTime(clearedAt or 0.0)):
         raise ValueError(f"{event.detail!r} is not a finding")
     known, comments, cause, foundSince = (*notes[0], first)[:4] if notes else (None, (), None, first)
-    key = Key(*values)
+    key = Key.fromStored(values)
     advice = adviceOn(key.kind)
     finding = Finding(key.kind, event.where, text, event.guid, event.port, _causeOf(cause))
     entry = Entry(key, finding, advice.severity, advice.text, first, last, clearedAt, times)

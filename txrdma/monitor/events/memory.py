@@ -37,7 +37,7 @@ def secondsToFind(kind: str, thresholds: ErrorThresholds, settings: PollerSettin
 
 def formerAlerts(store: HistoryStore) -> FormerAlerts:
     """Return the alerts of a previous process, or raise L{DeviceUnavailable}. Blocks."""
-    sent = readValid(store.states(RAISED), lambda one: (Key(*json.loads(one.subject)), one.detail))
+    sent = readValid(store.states(RAISED), lambda one: (Key.fromStored(json.loads(one.subject)), one.detail))
     return FormerAlerts(dict(sent), restored(store.states(QUEUED)))
 
 

@@ -55,7 +55,7 @@ def restored(events: Iterable[FabricEvent]) -> dict[str, dict[int, Alert]]:
 def _queuedIn(event: FabricEvent) -> tuple[str, int, Alert]:
     """Return the queue, the number and the alert of an event."""
     (queue, number), (key, isRaised, finding) = json.loads(event.subject), event.detail
-    return queue, number, Alert(Key(*key), isRaised, finding)
+    return queue, number, Alert(Key.fromStored(key), isRaised, finding)
 
 
 def ended(kind: str, queue: str, numbers: Iterable[int], now: float) -> list[FabricEvent]:

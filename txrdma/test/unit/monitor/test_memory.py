@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from math import inf, nan
+from typing import Any
 
 from twisted.internet.defer import maybeDeferred
 from twisted.logger import capturedLogs, formatEvent
@@ -371,6 +372,33 @@ class InvalidRowTests(SynchronousTestCase):
         self.assertRestored(former)
         self.assertEqual(len(logged), 2)  # once as states of findings, once as changes
         self.assertTrue(all(line.startswith(f"{len(damages)} invalid") for line in logged), logged)
+
+
+class InvalidKeyTests(SynchronousTestCase):
+    def test_ignored(self) -> None:
+        """Stored findings and alerts whose key cannot be hashed are ignored like other invalid ones."""
+        key = [["counters"], "width", "leaf", None]
+        finding = FabricEvent(1.0, "finding-raised", "leaf", "", detail=[key, "", 1.0, 1.0, None, 1])
+        sent = FabricEvent(1.0, "alert-raised", "leaf", "", subject=json.dumps(key), detail={})
+        detail = [key, True, {}]
+        queued = FabricEvent(1.0, "notification-queued", "mail", "", subject='["mail", 1]', detail=detail)
+        store: Any = Stored([finding, sent, queued])
+        findingLog = FindingLog(FindingRules({}))
+        alerts = restoreState(store, findingLog, TopologyWatch(), Journal(), lambda kind: 0.0)
+        self.assertEqual((dict(findingLog.open), alerts), ({}, FormerAlerts({}, {})))
+
+
+class Stored:
+    """A history that has these states."""
+
+    def __init__(self, events: list[FabricEvent]) -> None:
+        self.events = events
+
+    def states(self, *kinds: str, most: int | None = None) -> list[FabricEvent]:
+        return [each for each in self.events if each.kind in kinds]
+
+    def changes(self) -> list[FabricEvent]:
+        return []
 
 
 class BoundTests(SynchronousTestCase):
