@@ -54,7 +54,7 @@ LINGER_TIMEOUT = 60.0
 """Seconds to wait for the peer to close after the application has ended, before C{expired()}."""
 
 LOST_TIMEOUT = 0.5
-"""The same if the peer seems lost (L{Lifecycle.peerLost}); otherwise it answers an abort immediately."""
+"""The same if the peer seems lost (L{Lifecycle.peerLost}): one that is alive usually ends at once."""
 
 
 Application = Literal["INIT", "OPEN", "DONE", "CLOSED", "ABORTED"]
