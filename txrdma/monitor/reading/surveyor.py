@@ -93,8 +93,10 @@ class Surveyor:
         changes, before = self._poller.topologyWatch.changes, self._changes
         self._changes = changes
         now = self._reactor.seconds()
-        isSettled = changes == before or now - self._settledAt >= UNSETTLED_SECONDS
-        if self._poller.fabric is None or not isSettled:
+        if self._poller.fabric is None:
+            self._settledAt = now
+            return False
+        if changes != before and now - self._settledAt < UNSETTLED_SECONDS:
             return False  # wait until nothing has changed for a while
         self._settledAt = now
         isDue = self._isAgain or now - self._surveyedAt >= self._everySeconds

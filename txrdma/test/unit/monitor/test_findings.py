@@ -392,6 +392,7 @@ class SurveyTests(PollerTestCase):
 
     def test_busyFabric(self) -> None:
         """While links change, tables are not read."""
+        self.clock.advance(2 * surveyor.UNSETTLED_SECONDS)  # the monitor starts late
         self.started()
         for _ in range(10):
             self.fabric.cut("left", 3)
@@ -401,6 +402,21 @@ class SurveyTests(PollerTestCase):
         self.assertEqual(self.surveyor.surveys, 0)
         self.pump(300.0)
         self.assertGreater(self.surveyor.surveys, 0)
+
+    def test_lateFabric(self) -> None:
+        """While the links of a fabric that is found after a long time change, tables are not read."""
+        self.patch(surveyor, "UNSETTLED_SECONDS", 300.0)
+        late = Surveyor(self.clock, self.agent, self.poller, 900.0)
+        late.start()
+        self.addCleanup(late.stop)
+        self.pump(600.0)
+        PollerTestCase.started(self)
+        for _ in range(4):
+            self.fabric.cut("left", 3)
+            self.pump(25.0)
+            self.fabric.heal("left", 3)
+            self.pump(25.0)
+        self.assertEqual(late.surveys, 0)
 
     def test_alwaysBusy(self) -> None:
         """While a link goes up and down without end, tables are read after a longer time."""
