@@ -32,8 +32,8 @@ from twisted.logger import globalLogPublisher, LimitedHistoryLogObserver
 
 from txrdma.error import ResourceExhausted
 from txrdma.interfaces import IProtectionDomain, IQueuePair, IVerbsDevice
-from txrdma.smc.stream import stream as streamModule
 from txrdma.smc.group.groups import closeIdle
+from txrdma.smc.stream import stream as streamModule
 from txrdma.soft.core.queuepair import SoftQueuePair
 from txrdma.soft.device import SoftDevice, SoftProtectionDomain
 from txrdma.testing.bystanders import Application, callbacks
