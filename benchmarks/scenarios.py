@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import gc
+import sys
 import time
+from collections import Counter
 from collections.abc import Callable
+from types import FrameType
 from typing import Any, TypeVar
 
 from zope.interface import implementer
@@ -262,6 +265,59 @@ async def roundTrip(reactor: IReactorTime, endpoint: IStreamClientEndpoint, orde
     return {"value": ping.seconds, "mode": modeOf(ping)}
 
 
+class CountedPing(Ping):
+    """
+    Counts after the first round trips.
+
+    @ivar iterations: iterations of the reactor.
+    @ivar functions: number of calls of each function; C{bytecodes}: of the bytecodes executed in it.
+    """
+
+    def __init__(self, orders: Orders, reactor: Any) -> None:
+        super().__init__(orders["size"], orders["count"])
+        self.iterations = 0
+        self.functions: Counter[str] = Counter()
+        self.bytecodes: Counter[str] = Counter()
+        self._isTraced = orders["isTraced"]
+        self._reactor = reactor
+
+    def warm(self) -> None:
+        iterate = self._reactor.doIteration
+
+        def counted(timeout: float | None) -> None:
+            self.iterations += 1
+            iterate(timeout)
+
+        self._reactor.doIteration = counted
+        if self._isTraced:
+            self.done.addCallback(lambda result: sys.settrace(None))
+            sys.settrace(self._called)
+
+    def _called(self, frame: FrameType, event: str, argument: object) -> Any:
+        name = f"{frame.f_globals.get('__name__')}.{frame.f_code.co_name}"
+        self.functions[name] += 1
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+
+        def executed(frame: FrameType, event: str, argument: object) -> Any:
+            if event == "opcode":
+                self.bytecodes[name] += 1
+            return executed
+
+        return executed
+
+
+async def countedRoundTrips(reactor: Any, endpoint: IStreamClientEndpoint, orders: Orders) -> Result:
+    """Iterations, and if traced functions and bytecodes, for each round trip."""
+    ping = await connect(endpoint, CountedPing(orders, reactor))
+    await ping.done
+    count = orders["count"]
+    return {
+        "iterations": ping.iterations / count,
+        "functions": ping.functions.total() / count,
+        "bytecodes": {name: number / count for name, number in ping.bytecodes.most_common()},
+    }
+
+
 class Asking(Speaking):
     """Sends the next request when the last answer is complete."""
 
@@ -316,7 +372,14 @@ async def idle(reactor: IReactorTime, endpoint: IStreamClientEndpoint, orders: O
 servers = {
     "throughput": SinkFactory,
     "roundTrip": EchoFactory,
+    "countedRoundTrips": EchoFactory,
     "requests": AnsweringFactory,
     "idle": Serving,
 }
-clients = {"throughput": throughput, "roundTrip": roundTrip, "requests": requests, "idle": idle}
+clients = {
+    "throughput": throughput,
+    "roundTrip": roundTrip,
+    "countedRoundTrips": countedRoundTrips,
+    "requests": requests,
+    "idle": idle,
+}

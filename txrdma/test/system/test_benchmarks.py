@@ -17,7 +17,7 @@ from xml.etree import ElementTree
 
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
-from benchmarks import charts, measuring
+from benchmarks import charts, counts, measuring
 from benchmarks.cases import comingAndGoing, SMC, TCP
 from benchmarks.measuring import Case, Outcome
 from benchmarks.privileges import unprivileged
@@ -162,6 +162,13 @@ class CaseTests(SynchronousTestCase):
         failures = [each.failure for each in bad]
         self.assertEqual(failures, ["this was TCP, not SMC-R", "a process ended with 1"])
         self.assertEqual(bad[1].tested, [])
+
+    def test_counts(self) -> None:
+        """Over TCP a message is read in one iteration of the reactor, and the next written in another."""
+        result = counts.counted(TCP, 200, True)
+        self.assertAlmostEqual(result["iterations"], 2.0, delta=0.1)
+        self.assertGreater(result["functions"], 2)
+        self.assertGreater(result["bytecodes"]["benchmarks.scenarios.dataReceived"], 10)
 
     def test_firstBytes(self) -> None:
         """Page faults of a first message are counted, and are few."""
