@@ -160,11 +160,11 @@ def isTime(value: object) -> bool:
 
 
 def entryOf(event: FabricEvent) -> Entry:
-    """Return the entry of a finding by its last event; some exception is raised if that is invalid."""
+    """Return the entry of a finding by its last event, or raise an exception of any type if it is invalid."""
     values, text, first, last, clearedAt, times, *notes = event.detail
-    if not (isTime(first) and isTime(last) and isTime(clearedAt or 0.0)):
-        raise ValueError(f"{event.detail!r} is not a finding")
     known, comments, cause, foundSince = (*notes[0], first)[:4] if notes else (None, (), None, first)
+    if not all(map(isTime, (first, last, foundSince, clearedAt or 0.0))):
+        raise ValueError(f"{event.detail!r} is not a finding")
     key = Key.fromStored(values)
     advice = adviceOn(key.kind)
     finding = Finding(key.kind, event.where, text, event.guid, event.port, _causeOf(cause))

@@ -15,6 +15,7 @@ from txrdma.fabric.advice import ADVICE, Severity
 from txrdma.fabric.health import Finding, locatedFindings
 from txrdma.iba.types import GUID
 from txrdma.mad.agent import MADAgent
+from txrdma.monitor.diagnosis import journal
 from txrdma.monitor.diagnosis.findinglog import (
     Action,
     Entry,
@@ -24,7 +25,7 @@ from txrdma.monitor.diagnosis.findinglog import (
     Key,
     Resumed,
 )
-from txrdma.monitor.diagnosis.journal import FabricEvent, Journal, MOST_CHANGES
+from txrdma.monitor.diagnosis.journal import FabricEvent, Journal, MOST_CHANGES, readValid
 from txrdma.monitor.diagnosis.thresholds import ErrorThresholds
 from txrdma.monitor.diagnosis.topologywatch import Absence, TopologyWatch
 from txrdma.monitor.events.alerts import Alert, FormerAlerts
@@ -375,6 +376,15 @@ class InvalidRowTests(SynchronousTestCase):
 
 
 class InvalidKeyTests(SynchronousTestCase):
+    def test_wrongTimes(self) -> None:
+        """Stored findings with a time that is none are ignored, because alerts calculate with these times."""
+        key = ["counters", "width", "leaf", None]
+        for times in ("then", 1.0, 1.0), (1.0, None, 1.0), (1.0, 1.0, "then"), (1.0, 1.0, None):
+            first, last, since = times
+            detail: Any = [key, "", first, last, None, 1, [None, [], None, since]]
+            event = FabricEvent(1.0, "finding-raised", "leaf", "", detail=detail)
+            self.assertEqual(readValid([event], journal.entryOf), [], times)
+
     def test_ignored(self) -> None:
         """Stored findings and alerts whose key cannot be hashed are ignored like other invalid ones."""
         key = [["counters"], "width", "leaf", None]
