@@ -574,7 +574,7 @@ class BTLMessageTransport(MessageTransport):
         A stream queues its bytes itself, and is not waited for.
         """
         self._lifeline, self.disconnecting = None, True
-        failed: list[object] = [None]  # if an exception prevents that they are known
+        failed: list[object] = []
         try:
             self.record.bytesSent = self._peer.sentBytes - self._overheadSent
             self.record.bytesReceived = self._peer.receivedBytes - self._overheadReceived
@@ -582,6 +582,8 @@ class BTLMessageTransport(MessageTransport):
             failed = self._outbox.takeAll()
         except Exception:
             self._logFailure()
+            if reason.check(ConnectionDone) is not None:
+                reason = Failure(ConnectionLost("it is not known whether the peer has received all messages"))
         if failed and reason.check(ConnectionDone) is not None:
             reason = Failure(
                 ConnectionLost(f"the peer has closed and did not receive {len(failed)} messages")

@@ -14,6 +14,7 @@ from typing import Any
 from unittest.mock import Mock
 
 from twisted.internet.defer import Deferred
+from twisted.internet.error import ConnectionLost
 from twisted.python.failure import Failure
 
 from txrdma.btl.core.flow import MessageFlow
@@ -225,6 +226,22 @@ class InterruptionTests(HostsCase):
     def test_server(self) -> None:
         """The end that answers them."""
         self.playEach(1)
+
+    def test_unknownLoss(self) -> None:
+        """If it is not known what the peer has received, the connection is lost; no number is invented."""
+        client, server = self.connected()
+        transport: Any = client.transport
+        outbox = Mock(wraps=transport._outbox)
+        outbox.takeAll.side_effect = ZeroDivisionError
+        self.patch(transport, "_outbox", outbox)
+        reasons: list[Failure] = []
+        self.patch(client, "connectionLost", reasons.append)
+        server.transport.loseConnection()
+        self.pause(1.0)
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+        [reason] = reasons
+        self.assertTrue(reason.check(ConnectionLost))
+        self.assertIn("it is not known", str(reason.value))
 
     def test_exit(self) -> None:
         """A handler that ends the program, which decides otherwise, does not stop the module."""
