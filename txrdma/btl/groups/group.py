@@ -440,7 +440,7 @@ class Group:
             self._isAdvancing = False
 
     def _interrupted(self, failure: Failure) -> None:
-        """Fail the group, because an exception has prevented that an operation continues."""
+        """Fail the group after an exception in a step of an operation, which would never end otherwise."""
         _log.failure("{group}: an operation cannot continue", failure, group=self)
         self._members.fail(self.rank, f"rank {self.rank}: an operation failed: {failure.value!r}")
 

@@ -71,7 +71,7 @@ class Key(NamedTuple):
 
     @classmethod
     def fromStored(cls, values: Any) -> Key:
-        """Return a stored key; some exception is raised if that is invalid."""
+        """Return a stored key, or raise an exception of any type if it is invalid."""
         key = cls(*values)
         hash(key)  # not that of a list
         return key

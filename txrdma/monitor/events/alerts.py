@@ -231,7 +231,7 @@ class AlertTracker:
             self._wait(entry, now)
 
     def _wait(self, entry: Entry, now: float) -> None:
-        """Send a finding later, only if it is severe enough."""
+        """Schedule the alert of a finding, or cancel it if the finding is not severe enough."""
         if entry.severity < self.rules.least:
             self._waiting.pop(entry.key, None)
         else:

@@ -280,7 +280,11 @@ class HistoryStore:
     def changeTimes(
         self, begin: float, end: float, most: int
     ) -> tuple[float | None, list[tuple[float, int]]]:
-        """Return since when states are known, or None, and up to C{most} times and numbers of changes."""
+        """
+        Return the time from which on states are known (None: they are not), and when how much has changed.
+
+        @return: for the latter at most C{most} pairs of a time and a number of changes.
+        """
         with self._transaction():
             since = self._events.completeSince(self._database)
             begin = max(begin, since or 0.0)

@@ -275,7 +275,7 @@ class LinkGroup:
         return [cast("LinkedStream", stream) for stream in self.core.connections.values()]
 
     def linger(self, stream: LinkedStream, seconds: float) -> None:
-        """Wait so many seconds for the peer's part of closing a connection."""
+        """Give the peer this many seconds to close its side of a connection that has ended here."""
         if self.isOver:
             return
         self._lingering[stream] = self.seconds() + seconds

@@ -59,7 +59,10 @@ _rateLimited = RateLimitedLogger(_log)
 _CLOSED: Final = int(StateFlags.CLOSED)
 _ABORT: Final = int(StateFlags.ABNORMAL_CLOSE)
 _PRESUMED: Final = 0x100 | _ABORT
-"""State flags of a peer that is lost. They differ from all that it may still send."""
+"""
+State flags of a peer that seems lost because TCP was reset. The bit that no CDC message has makes them differ
+from the flags that the peer sends if it is alive, so that these are still processed.
+"""
 
 _DONE: Final = Failure(ConnectionDone())
 """The reason of orderly ends, which all connections share as over TCP."""
