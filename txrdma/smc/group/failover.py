@@ -151,6 +151,9 @@ class LinkFailover:
         """Move the connections of a failed link to the link with the fewest, and close the failed one."""
         group = self._group
         wasActive = link.isActive
+        link.drain()
+        if group.isOver:
+            return
         group.links.remove(link)
         other = min((each for each in group.links if each.isActive), key=lambda each: len(each.members))
         if wasActive:

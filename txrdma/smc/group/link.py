@@ -429,6 +429,16 @@ class Link:
             self.poll()
             self.group.linkBroken(self, text)
 
+    def drain(self) -> None:
+        """
+        Process received messages before the link is closed, unless it is processing some.
+
+        The peer may know that they have arrived, and does not repeat them on another link.
+        """
+        if not (self.isBreaking or self._queue.isBusy):
+            self.isBreaking = True
+            self.poll()
+
     def failed(self, failure: Failure) -> None:
         """End the link because of an exception here or in the device, which has been logged."""
         if not self.isOver:

@@ -218,6 +218,20 @@ class FailoverTests(TwoLinkTestCase):
                     self.assertEqual((here.received, there.received), (b"pong", b"ping"))
                     self.assertEqual((here.reason, there.reason), (None, None))
 
+    def test_messagesThatHaveArrivedOnDeletedLinkAreProcessed(self) -> None:
+        """The peer may know that they have arrived, and then does not repeat them on the other link."""
+        here, there = self.pair()
+        [group] = self.groupsOf[self.server].groups()
+        link = there.transport.stream.link
+        link._reader.stop()  # it is late
+        here.transport.write(b"before")
+        self.wait(0.1)
+        self.assertEqual(there.received, b"")
+        group.linkFailed(link, "for the test")
+        here.transport.write(b" and after")
+        self.until(lambda: there.received == b"before and after")
+        self.assertEqual((here.reason, there.reason), (None, None))
+
     def cutOff(self, number: int, isCut: bool) -> None:
         """Cut or restore one of the two networks, without notification of the hosts."""
         network = ("198.51.100", "203.0.113")[number]
