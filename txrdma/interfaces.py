@@ -161,6 +161,16 @@ class ICompletionChannel(Interface):
     def takeEvents() -> Sequence[ICompletionQueue]:
         """Queues with a completion since they were armed; they are no longer armed."""
 
+    def callForLocal(call: Callable[[], object] | None) -> None:
+        """
+        Call a function for events that this process raises, instead of making the descriptor readable.
+
+        C{takeEvents} does not return these. Peers and adapters still make the descriptor readable, and a
+        channel may do so for every event.
+
+        @param call: None: make the descriptor readable from now on.
+        """
+
     def close() -> None:
         """Close the descriptor, which must not be in the reactor any more. Idempotent."""
 

@@ -12,7 +12,9 @@ reactor polls by itself (L{IReactorPolling}), the reader only registers. Otherwi
      readable.
   3. C{_sleep}: arm the queues, and poll once more: only later completions make the descriptor readable.
   4. C{_readDelayed}, in the next reactor iteration, if the poll of step 3 has found something, or if other
-     readers are active, so that an answer is likely to be there by then.
+     readers are active, so that an answer is likely to be there by then. It is also the first step, if this
+     process itself has raised the event, as for packets that it has read from a socket: that saves two system
+     calls and an iteration.
 
 All readers of a process share a budget of processor time for busy-polling.
 """
@@ -136,6 +138,7 @@ class CompletionReader:
         self._isAlone = True  # no other reader has read since this one
         self._hasFound = False  # the last read has found something
         self._isExpecting = False  # the next delayed read is for an expected answer
+        self._isWoken = False  # the next delayed read is for an event of this process
         self._expectsAgainAfter = 0  # reads without expectations, because the last one was wrong
         self._pause = 0  # waits without busy-polling
         self._isPeerPolling: Callable[[], bool] = lambda: False
@@ -193,6 +196,7 @@ class CompletionReader:
         self._sources.isRunning = True
         self._reactor.addReader(self)
         if self._polling is None:
+            self._channel.callForLocal(self._wake)
             self._continue()
         else:
             self._polling.addPollable(self)
@@ -206,6 +210,7 @@ class CompletionReader:
         if _budget.lastReader is self:
             _budget.lastReader = None
         self._reactor.removeReader(self)
+        self._channel.callForLocal(None)
         if self._polling is not None:
             self._polling.removePollable(self)
         self._isContinuing = False
@@ -299,6 +304,11 @@ class CompletionReader:
                 self._continue()
                 self._nextCalls.postpone()  # until after calls that the handler has delayed by 0 seconds
 
+    def _wake(self) -> None:
+        """Read in a delayed call, because this process has raised an event."""
+        self._isWoken = True
+        self._continue()
+
     def _readDelayed(self) -> None:
         """Read in a delayed call. It continues after a SystemExit of the handler, as the reactor does."""
         self._isContinuing = False
@@ -318,12 +328,13 @@ class CompletionReader:
 
         @return: whether the reader sleeps; otherwise it reads in another delayed call.
         """
+        isWoken, self._isWoken = self._isWoken, False
         isDrained = self._drain()
         if self._isExpecting:
             self._isExpecting = False
             if not self._hasFound:
                 self._expectsAgainAfter = _PAUSE
-        if not isDrained or (self._hasFound and not self._isAlone):
+        if not isDrained or (self._hasFound and not self._isAlone and (not isWoken or self._expectsAnswer())):
             return False
         maySleep = not (self._hasFound or self._isBusyPolling) or self._maySleep()
         return maySleep and self._sleep()

@@ -89,6 +89,7 @@ class SoftCompletionChannel:
         self._queues: list[SoftCompletionQueue] = []
         self._events: list[SoftCompletionQueue] = []
         self._rung = False
+        self._local: Callable[[], object] | None = None
         self.page: DoorbellPage | None = None
         self._withoutDoorbell = 0  # number of routes
 
@@ -145,6 +146,9 @@ class SoftCompletionChannel:
         events, self._events = self._events, []
         return events
 
+    def callForLocal(self, call: Callable[[], object] | None) -> None:
+        self._local = call
+
     def close(self) -> None:
         bell, self._bell = self._bell, None
         if bell is not None:
@@ -154,6 +158,9 @@ class SoftCompletionChannel:
             self._closed(self)
 
     def _raise(self, queue: SoftCompletionQueue) -> None:
+        if self._local is not None and not self._rung:
+            self._local()
+            return
         self._events.append(queue)
         if not self._rung and self._bell is not None:
             self._rung = True

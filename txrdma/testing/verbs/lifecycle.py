@@ -230,6 +230,22 @@ class EventContract(TwoEnds):
         self.runUntilCompleted(bob, receives=2)
         self.assertFalse(self.rung(bob))
 
+    def test_localEvent(self) -> None:
+        """An event makes the descriptor readable, or calls the function for local ones, if there is one."""
+        alice, bob = self.pair()
+        calls: list[None] = []
+        bob.channel.callForLocal(lambda: calls.append(None))
+        for received in (1, 2):
+            bob.receives.arm()
+            bob.receive(bob.segment())
+            alice.send(inline=[b"wake up"])
+            self.runUntil(lambda: self.rung(bob) or bool(calls))
+            self.assertEqual(list(bob.channel.takeEvents()), [] if calls else [bob.receives])
+            self.assertLessEqual(len(calls), 1)
+            self.runUntilCompleted(bob, receives=received)
+            bob.channel.callForLocal(None)
+            calls.clear()
+
     def test_sleeperLoop(self) -> None:
         """A program that arms, polls until empty, and waits misses no completion in a hundred rounds."""
         alice, bob = self.pair()

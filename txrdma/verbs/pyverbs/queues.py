@@ -94,6 +94,9 @@ class PyverbsCompletionChannel:
                     taken[queue] = None
         return list(taken)
 
+    def callForLocal(self, call: Callable[[], object] | None) -> None:
+        """Do nothing: nearly all events are the adapter's."""
+
     def close(self) -> None:
         epoll, self._epoll = self._epoll, None
         if epoll is None:

@@ -89,6 +89,7 @@ class Channel:
         self.queues = queues
         self.taken = 0
         self.isTaken = True
+        self.local: Callable[[], object] | None = None
 
     def fileno(self) -> int:
         return 77
@@ -97,6 +98,9 @@ class Channel:
         self.taken += 1
         self.isTaken = True
         return self.queues
+
+    def callForLocal(self, call: Callable[[], object] | None) -> None:
+        self.local = call
 
     def close(self) -> None: ...
 
@@ -198,6 +202,37 @@ class SleepingTests(CompletionReaderTests):
         self.assertEqual(self.log, ["poll", "poll", "arm", "poll"])
         self.assertEqual(self.batches, [[1, 2, 3]])
         self.assertEqual(self.channel.taken, 1)
+
+    def test_eventOfThisProcessNeedsNoDescriptor(self) -> None:
+        self.reader.start()
+        self.reactor.advance(0)
+        self.queue.put(1)
+        self.log.clear()
+        assert self.channel.local is not None
+        self.channel.local()
+        self.channel.local()
+        self.assertEqual(self.log, [])  # the device may be handling a packet
+        self.reactor.advance(0)
+        self.assertEqual((self.batches, self.log), ([[1]], ["poll", "poll", "arm", "poll"]))
+        self.assertEqual((self.channel.taken, self.reactor.getDelayedCalls()), (0, []))
+        self.reader.stop()
+        self.assertIsNone(self.channel.local)
+
+    def test_readerAmongOthersMaySleepAfterEventOfThisProcess(self) -> None:
+        self.patch(completions, "_budget", SpinBudget())
+        self.reader.start()
+        self.reactor.advance(0)
+        polls = []
+        for number in range(20):
+            completions._budget.lastReader = None  # another reader has read
+            self.queue.put(number)
+            self.log.clear()
+            assert self.channel.local is not None
+            self.channel.local()
+            self.reactor.advance(0)
+            polls.append(self.log.index("arm"))
+        # Another iteration, in case of an answer; after one in vain, not for some time.
+        self.assertEqual(polls[:9], [2, *[1] * 7, 2])
 
     def test_busyReaderYieldsToReactor(self) -> None:
         self.reader.start()
