@@ -213,11 +213,14 @@ class AlertTracker:
                     self._unseen[key] = None
 
     def change(self, rules: AlertRules, openEntries: Iterable[Entry], now: float) -> None:
-        """Replace the rules, which may select other ones of the open findings that were not sent."""
+        """
+        Replace the rules, which may select other ones of the open findings that were not sent.
+
+        Those whose severity is another one than was sent are sent like other findings.
+        """
         self.rules = rules
         for entry in openEntries:
-            if entry.key not in self.sent:
-                self._wait(entry, now)
+            self._update(entry, now)
 
     def raised(self, entry: Entry, now: float) -> None:
         """Process a finding that was raised, or that is still open after a restart."""
@@ -226,9 +229,17 @@ class AlertTracker:
         leaving = self._leaving.pop(key, None)
         if leaving is not None:  # its clearing was not sent yet
             self.sent[key] = leaving[1]
-        self.annotated(entry)
-        if key not in self.sent:
+        self._update(entry, now)
+
+    def _update(self, entry: Entry, now: float) -> None:
+        """Update the alert of an open finding, or schedule one."""
+        sent = self.sent.get(entry.key)
+        if sent is None:
             self._wait(entry, now)
+        elif sent["severity"] != entry.severity.name.lower():
+            self.severityChanged(entry, now)
+        else:
+            self.annotated(entry)
 
     def _wait(self, entry: Entry, now: float) -> None:
         """Schedule the alert of a finding, or cancel it if the finding is not severe enough."""
@@ -247,7 +258,7 @@ class AlertTracker:
             self.sent[entry.key] = {**entry.toDict(), "severity": sent["severity"]}
 
     def severityChanged(self, entry: Entry, now: float) -> None:
-        """Process another severity of a finding that was acknowledged: it is sent like another finding."""
+        """Process another severity of a finding: it is sent like another finding."""
         key = entry.key
         sent = self.sent.pop(key, None)
         if sent is not None:

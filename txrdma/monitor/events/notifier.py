@@ -125,7 +125,8 @@ class Notifier:
         """
         Set the rules and channels; sent alerts are not sent again.
 
-        Alerts that wait for a channel wait for its replacement, which has the same queue name.
+        Alerts that wait for a channel wait for its replacement, which has the same queue name. A new channel
+        gets all open ones.
 
         @param openEntries: open findings: the new rules may select other ones.
         """
@@ -134,6 +135,7 @@ class Notifier:
         self._queues = []
         for channel in channels:
             queue = before.pop(channel.queue, None)
+            isNew = queue is None
             if queue is None:
                 queue = self._queue(channel)
             else:
@@ -141,6 +143,8 @@ class Notifier:
             self._queues.append(queue)
             if self._isStarted:
                 queue.repeat()
+                if isNew:
+                    queue.sendOpen()
         for queue in before.values():
             self._supervisor.remove(queue.loop)
             queue.stop()

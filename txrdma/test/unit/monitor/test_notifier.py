@@ -21,7 +21,7 @@ from txrdma.error import DeviceUnavailable
 from txrdma.fabric.advice import Severity
 from txrdma.fabric.health import Cause, Finding
 from txrdma.kit.lease import RENEW_SECONDS
-from txrdma.monitor.diagnosis.findinglog import Cleared, Entry, Key, Raised
+from txrdma.monitor.diagnosis.findinglog import Cleared, Entry, Key, Raised, Resumed
 from txrdma.monitor.events import alerts
 from txrdma.monitor.events.alerts import (
     Alert,
@@ -340,6 +340,38 @@ class NotifierTests(SynchronousTestCase):
             self.clock.advance(10.0)
         sent = [[(True, "width", "leaf 2")], [(True, "width", "leaf 1")]]
         self.assertEqual(self.channel.output(), sent)
+
+    def test_changeOfSentSeverity(self) -> None:
+        """A sent alert whose severity is another one by changed rules ends, and is sent with that, once."""
+        for isRestarted in (False, True):
+            notifier, entry = self.started(AlertRules(0.0, 10.0)), entryOf()
+            notifier.findingChanged(Raised(entry))
+            self.clock.advance(10.0)
+            self.channel.alerts.clear()
+            changed = entryOf(severity=Severity.CRITICAL)
+            for _ in range(2):
+                if isRestarted:
+                    notifier.findingChanged(Resumed(changed))
+                else:
+                    notifier.change(AlertRules(0.0, 10.0), [self.channel], [changed])
+                self.clock.advance(10.0)
+            found = {(alert.isRaised, alert.finding["severity"]) for alert in self.channel.alerts}
+            self.assertEqual(found, {(False, "warning"), (True, "critical")})
+            self.assertEqual(len(self.channel.alerts), 2)
+
+    def test_newChannel(self) -> None:
+        """A channel that a changed configuration adds gets the open alerts, others do not get them again."""
+        notifier = self.started(AlertRules(0.0, 0.0))
+        notifier.findingChanged(Raised(entryOf()))
+        self.clock.advance(0.0)
+        added = RecordingOutlet("added")
+        added.isBroken = True
+        notifier.change(AlertRules(0.0, 0.0), [self.channel, added])
+        self.clock.advance(0.0)
+        added.isBroken = False
+        self.clock.advance(RETRY_SECONDS)
+        for channel in (self.channel, added):
+            self.assertEqual(channel.output(), [[(True, "width", "leaf 1")]])
 
     def test_changeWhileWaiting(self) -> None:
         """A finding that waits, and is no longer severe enough by changed rules, is not sent."""
