@@ -89,7 +89,8 @@ class BatchWriter:
             raise
 
     async def _end(self) -> None:
-        await self.loop.stop()
+        with _log.failuresHandled("while {name} stopped", name=self.loop.name):
+            await self.loop.stop()
         with _log.failuresHandled("while the last batch of {name} was written", name=self.loop.name):
             try:
                 await self._finish()

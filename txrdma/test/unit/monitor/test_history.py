@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from sqlite3 import connect
 from typing import Any
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
 from twisted.internet.defer import CancelledError, Deferred, maybeDeferred
 from twisted.internet.task import Clock
@@ -203,6 +203,16 @@ class WriterTests(SynchronousTestCase):
         self.assertTrue(self.store.isClosed)
         self.assertEqual(self.clock.getDelayedCalls(), [])
         self.successResultOf(self.writer.stop())
+
+    def test_stopAfterException(self) -> None:
+        """The remaining rows are written, and the store is closed, even if the loop cannot be stopped."""
+        self.writer.add([reading(1, 1)])
+        self.patch(self.writer.loop, "stop", Mock(side_effect=ZeroDivisionError("simulated")))
+        stopped = self.writer.stop()
+        self.work()
+        self.successResultOf(stopped)
+        self.assertEqual(([len(batch) for batch in self.store.batches], self.store.isClosed), ([1], True))
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
 
 
 class DiskTests(SynchronousTestCase):
