@@ -53,6 +53,14 @@ class Tally:
         else:
             parts.append([now, count])
 
+    def remove(self, count: int, at: float) -> None:
+        """Remove errors that were added at a time, unless they have left the window."""
+        for part in reversed(self._parts):
+            if part[0] <= at:
+                part[1] -= count
+                self._sum -= count
+                break
+
     def sum(self, now: float) -> int:
         """Return the number of errors within the window that ends now."""
         parts = self._parts
@@ -91,6 +99,13 @@ class Tallies(Generic[Key]):
             if tally is None:
                 tally = self._tallies[key, limit] = Tally(limit.seconds)
             tally.add(count, now)
+
+    def remove(self, key: Key, counter: str, count: int, at: float) -> None:
+        """Remove the growth of one counter of a port that was added at a time."""
+        for limit in self._limits.get(counter, ()):
+            tally = self._tallies.get((key, limit))
+            if tally is not None:
+                tally.remove(count, at)
 
     def since(self, key: Key, limit: TallyLimit, at: float) -> int:
         """Return the errors of a port since a time, within the window of a limit."""

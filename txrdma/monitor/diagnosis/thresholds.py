@@ -209,8 +209,8 @@ class ErrorThresholds:
         """Remove the recent errors of a port whose link is trained or down."""
         for at, counter, count in self._recent.pop(portKey, ()):
             if now - at <= TRAINING_SECONDS:
-                self._tallies.add(portKey, counter, -count, now)
-                self._bitErrors.add(portKey, counter, -count, now)
+                self._tallies.remove(portKey, counter, count, at)
+                self._bitErrors.remove(portKey, counter, count, at)
 
     def linksChanged(
         self, lost: Collection[tuple[PortKey, PortKey]], came: Collection[tuple[PortKey, PortKey]], now: float

@@ -177,6 +177,21 @@ class TallyTests(SynchronousTestCase):
         self.assertEqual(len(tallies), 1)
         self.assertEqual((tallies.exceeded(3700.0), len(tallies)), ([], 0))
 
+    def test_removed(self) -> None:
+        """Errors that are removed later count at no time, neither before nor after they leave the window."""
+        few = TallyLimit("errors", 2, 60.0)
+        tallies: Tallies[str] = Tallies()
+        tallies.change([few])
+        tallies.add("a", "errors", 2, 0.0)
+        tallies.add("a", "errors", 3, 10.0)
+        tallies.remove("a", "errors", 3, 10.0)
+        tallies.remove("b", "errors", 3, 10.0)
+        self.assertEqual(tallies.exceeded(30.0), [])
+        tallies.add("a", "errors", 3, 75.0)
+        self.assertEqual(tallies.exceeded(75.0), [("a", few, 3)])
+        tallies.remove("a", "errors", 2, 0.0)  # they have left the window
+        self.assertEqual(tallies.exceeded(75.0), [("a", few, 3)])
+
 
 class BackOffTests(SynchronousTestCase):
     """Silent nodes are queried at growing intervals."""
