@@ -139,15 +139,20 @@ class RSocketClientEndpoint:
         port: int,
         device: DeviceSpec | None = None,
         options: RSocketOptions = USUAL,
+        timeout: float | None = None,
     ) -> None:
         """
         @param host: an IP address, or a name, whose addresses are tried as C{HostnameEndpoint} does: the next
             one 0.3 seconds after the last, or when that has failed.
         @param device: a device, or the string of one; None is the software device at the source address of
             the route to the host.
+        @param timeout: seconds until the attempt at an address fails; None is the time of all
+            retransmissions.
         """
         self._reactor, self._host, self._options = reactor, host, options
-        self._endpoint = partial(RDMAClientEndpoint, reactor, port=port, device=device, terms=options.terms)
+        self._endpoint = partial(
+            RDMAClientEndpoint, reactor, port=port, device=device, terms=options.terms, timeout=timeout
+        )
         self._endpoint(host)  # refuses wrong values
         self._destination = _destination(host, port)
 

@@ -49,10 +49,11 @@ class RSocketStringParser:
     C{rsocket:ADDRESS:PORT} or C{rsocket:PORT:interface=ADDRESS} for servers, with C{device} and C{backlog}.
     Both have C{receives}, C{sends}, C{rcvbuf}, C{sndbuf}, C{mappings} and C{keepalive}.
 
-    A client may name a host. C{rcvbuf} and C{sndbuf} are bytes, C{keepalive} seconds, 0 is never;
-    C{mappings} are mappings that the peer may have for writes of this end. Without a device the software
-    device is used: for a client at the source address of the route to the host, or, for a loopback address,
-    at a loopback address of the process's own; for a server at the address, or at all addresses of the host.
+    A client may name a host, and has C{timeout}, in seconds for each address. C{rcvbuf} and C{sndbuf} are
+    bytes, C{keepalive} seconds, 0 is never; C{mappings} are mappings that the peer may have for writes of
+    this end. Without a device the software device is used: for a client at the source address of the route to
+    the host, or, for a loopback address, at a loopback address of the process's own; for a server at the
+    address, or at all addresses of the host.
     """
 
     prefix = "rsocket"
@@ -67,12 +68,12 @@ class RSocketStringParser:
         keys = Arguments("rsocket", ("host", "port"), args, kwargs)
         host, port = keys.required("host"), keys.number("port", None, 1, 65535)
         source, device = keys.take("bindAddress"), keys.take("device") or None
-        options = _options(keys)
+        options, timeout = _options(keys), keys.seconds("timeout", None)
         keys.end()
         if source and device is None:
             device = softDeviceAt(source)
         prepareDevice(device or "soft")
-        return RSocketClientEndpoint(reactor, host, port, device, options)
+        return RSocketClientEndpoint(reactor, host, port, device, options, timeout)
 
     def parseStreamServer(  # type: ignore[override]  # it is a string that is parsed
         self, reactor: Any, *args: str, **kwargs: str

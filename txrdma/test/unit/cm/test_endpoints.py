@@ -206,7 +206,7 @@ class ArgumentTests(SynchronousTestCase):
     def test_timeout(self) -> None:
         """A timeout that is no time is refused before anything is sent."""
         for timeout in (-1, 0, float("nan")):
-            for make in (RDMAClientEndpoint, DatagramClientEndpoint):
+            for make in (RDMAClientEndpoint, DatagramClientEndpoint, RSocketClientEndpoint):
                 with self.assertRaisesRegex(InvalidRequest, "timeout"):
                     make(None, "127.0.0.1", 7471, timeout=timeout)
             with self.assertRaisesRegex(InvalidRequest, "timeout"):

@@ -209,7 +209,8 @@ class StreamTests(SynchronousTestCase):
     def test_receiveBuffer(self) -> None:
         """Between C{rcvbuf} and twice as many bytes wait unread, and C{rcvbuf} has the stated default."""
         (half,) = map(int, stated("at most twice as many wait | # |"))
-        endpoint: Any = clientFromString(None, "rsocket:192.0.2.1:7471:device=soft")
+        endpoint: Any = clientFromString(None, "rsocket:192.0.2.1:7471:device=soft:timeout=2s")
+        self.assertEqual(endpoint._endpoint.keywords["timeout"], 2.0)
         sizes = endpoint._options.sizes
         self.assertEqual(sizes, Sizes())
         core = RSocket(sizes, memoryview(bytearray(sizes.remote)), None)

@@ -12,7 +12,7 @@ from unittest import skipUnless
 from unittest.mock import Mock
 
 from twisted.internet.defer import CancelledError
-from twisted.internet.error import ConnectionDone, ConnectionLost
+from twisted.internet.error import ConnectionDone, ConnectionLost, TimeoutError
 from twisted.internet.protocol import Factory
 
 from txrdma.cm.connections._credits import FIRST_RECEIVES, SPARE
@@ -32,7 +32,7 @@ from txrdma.soft import device as softdevice
 from txrdma.soft.core.memory import PAGE
 from txrdma.soft.core.queuepair import SoftQueuePair
 from txrdma.soft.core.recent import RecentNumbers
-from txrdma.test.support.cm.messaging import MessagingCase
+from txrdma.test.support.cm.messaging import MessagingCase, PORT
 from txrdma.testing.protocols import MessageRecorder, ProducerRecorder, Recorder, Recorders
 
 
@@ -192,6 +192,15 @@ class OpeningTests(MessagingCase):
             begun = self.clock.seconds()
             self.failure(self.connectBy(self.path(), timeout=timeout), PeerSilent)
             self.assertApproximates(self.clock.seconds() - begun, timeout, 0.1)
+        self.assertNothingLeft()
+
+    def test_timeoutOfStream(self) -> None:
+        """A stream's attempt fails after the timeout in its string, as over TCP."""
+        self.network.partition(*(each[0] for each in self.addresses))
+        begun, host = self.clock.seconds(), self.addresses[1][0]
+        endpoint = RSocketClientEndpoint(self.clock, host, PORT, self.devices[0], timeout=3.0)
+        self.failure(endpoint.connect(Factory()), TimeoutError)
+        self.assertApproximates(self.clock.seconds() - begun, 3.0, 0.1)
         self.assertNothingLeft()
 
     def test_endsWaitForEachOther(self) -> None:
