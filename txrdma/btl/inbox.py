@@ -67,12 +67,18 @@ class _Receive:
 
 
 class _TagQueue:
-    """The messages of one tag that the program has not received, and its requests for messages."""
+    """
+    The messages of one tag that the program has not received, and its requests for messages.
 
-    __slots__ = ("flow", "messages", "requests")
+    @ivar isServed: messages are reported to requests. A callback that requests another one gets it after
+        all that were requested before.
+    """
+
+    __slots__ = ("flow", "isServed", "messages", "requests")
 
     def __init__(self) -> None:
         self.flow = MessageFlow()
+        self.isServed = False
         self.messages: deque[bytes] = deque()
         self.requests: deque[_Receive] = deque()
 
@@ -115,9 +121,6 @@ class Inbox:
         request = _Receive(Deferred(cancel), view, isForAll)
         queue.requests.append(request)
         self._serve(tag, queue)
-        if self._end is not None and request in queue.requests:
-            queue.requests.remove(request)
-            request.outcome.errback(self._end)
         return request.outcome
 
     def add(self, tag: int, data: memoryview) -> None:
@@ -170,6 +173,18 @@ class Inbox:
         queue.messages += messages
 
     def _serve(self, tag: int, queue: _TagQueue) -> None:
+        """Report queued messages to requests; after the end, fail those for which there is none."""
+        if queue.isServed:
+            return
+        queue.isServed = True
+        try:
+            self._reportMessages(tag, queue)
+        finally:
+            queue.isServed = False
+        if self._end is not None:
+            self._fail(queue, self._end)
+
+    def _reportMessages(self, tag: int, queue: _TagQueue) -> None:
         """Report queued messages to requests."""
         requests, messages = queue.requests, queue.messages
         while requests and messages:
@@ -227,11 +242,15 @@ class Inbox:
         """Fail all requests. Queued messages can still be received."""
         self._end = error
         for queue in list(self._tags.values()):
-            while queue.requests:
-                request = queue.requests.popleft()
-                if request.into is not None:
-                    request.into.release()
-                request.outcome.errback(error)
+            if not queue.isServed:
+                self._fail(queue, error)
+
+    def _fail(self, queue: _TagQueue, error: Exception) -> None:
+        while queue.requests:
+            request = queue.requests.popleft()
+            if request.into is not None:
+                request.into.release()
+            request.outcome.errback(error)
 
     def drop(self) -> None:
         for queue in self._tags.values():

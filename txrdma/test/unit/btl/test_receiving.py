@@ -54,6 +54,38 @@ class ReceiveTests(HostsCase):
         self.wait(lambda: loop.called)
         self.failureResultOf(loop, MessageFailed)
 
+    def test_orderOfRequests(self) -> None:
+        """Callbacks that request further messages get them in the order of the requests."""
+        client, server = self.connected()
+        received: list[bytes] = []
+
+        def receive() -> None:
+            receiving = server.transport.receive(WAITED).addCallback(received.append).addCallback(again)
+            receiving.addErrback(lambda failure: failure.trap(MessageFailed))  # when the test ends
+
+        def again(_: None) -> None:
+            if len(received) < 1000:  # more than the stack could hold
+                receive()
+
+        receive()
+        receive()
+        data = [b"%d" % number for number in range(1001)]
+        client.transport.sendMany(WAITED, data)
+        self.wait(lambda: len(received) == len(data))
+        self.assertEqual(received, data)
+
+    def test_endOfRequests(self) -> None:
+        """A callback's request after the last message of a connection that has ended fails."""
+        client, server = self.connected()
+        self.outcome(client.transport.sendMany(WAITED, [b"one", b"two"]))
+        client.transport.loseConnection()
+        self.wait(lambda: server.lost)
+        later: list[Deferred[bytes]] = []
+        first = server.transport.receive(WAITED)
+        first.addCallback(lambda _: later.extend(server.transport.receive(WAITED) for _ in range(2)))
+        self.assertEqual(self.successResultOf(later[0]), b"two")
+        self.failureResultOf(later[1], MessageFailed)
+
     def test_into(self) -> None:
         """A message is stored in an array, and its length is reported."""
         client, server = self.connected()
