@@ -38,7 +38,7 @@ RING_BYTES: Final = 1 << 22
 """Size of a ring in bytes: about 1,000 of the longest datagrams."""
 
 MOST_POLLED: Final = 16
-"""Largest number of lanes that a poll covers: those that received last. The others ring."""
+"""Largest number of lanes that a poll covers: those that received last. Unless armed, the others ring."""
 
 
 WATCH_SECONDS: Final = 0.002
@@ -232,7 +232,14 @@ class SharedDatagrams:
     # Polling.
 
     def poll(self, lanes: tuple[DatagramLane, ...] | None = None) -> bool:
-        """Process datagrams of some lanes, or of the polled ones; return whether there were any."""
+        """
+        Process datagrams of some lanes, or of the polled ones; return whether there were any.
+
+        When the lanes are armed, a poll covers all of them: it is the last one before a sleep, or the first
+        one after it, for packets that have not woken this process.
+        """
+        if lanes is None and self._isArmed and len(self._datagramLinks) > len(self._polledLanes):
+            return self._pollAll()
         found = False
         for lane in self._polledLanes if lanes is None else lanes:
             try:
@@ -254,13 +261,6 @@ class SharedDatagrams:
         """Have peers ring for their next datagrams; the caller polls once after this."""
         if not self._isArmed:
             self._armLanes()
-            if len(self._datagramLinks) > len(self._polledLanes) and self._hasUnpolled():
-                self._ring()
-
-    def _hasUnpolled(self) -> bool:
-        """Return whether pollers do not cover all lanes. One without the box of its peer has no packets."""
-        polled = self._polledLanes
-        return any(each.lane.isUp and each.lane not in polled for each in self._datagramLinks)
 
     def _armLanes(self) -> None:
         self._isArmed = True
@@ -284,17 +284,20 @@ class SharedDatagrams:
         elif self._doorbell is not None:
             self._timer.ensure(WATCH_SECONDS, self._watched)
 
-    def _pollAll(self) -> None:
-        """Poll all lanes; closed lanes that are empty are removed."""
+    def _pollAll(self) -> bool:
+        """Poll all lanes; return whether any had datagrams. Closed lanes that are empty are removed."""
+        found = False
         for datagramLink in tuple(self._datagramLinks):
             lane = datagramLink.lane
             if self.poll((lane,)):
+                found = True
                 if lane not in self._polledLanes:
                     self._polledLanes = (lane, *self._polledLanes)[:MOST_POLLED]
                 if lane.isClosed:
                     self._ring()
             elif lane.isClosed:
                 self.remove(datagramLink)
+        return found
 
     def _watched(self) -> None:
         """Arm the lanes, if no datagram was received since the last call."""

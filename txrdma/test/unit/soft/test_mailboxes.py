@@ -7,10 +7,13 @@ from __future__ import annotations
 import os
 import select
 from typing import Any
+from unittest import mock
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.soft.shared.datagrams import SharedDatagrams
+from txrdma.soft.shared._rendezvous import makeBox
+from txrdma.soft.shared.datagramlane import DatagramLane
+from txrdma.soft.shared.datagrams import MOST_POLLED, RING_BYTES, SharedDatagrams
 from txrdma.soft.shared.peerprocess import PeerProcess
 from txrdma.testing.reactors import ReactorClock
 
@@ -41,5 +44,32 @@ class BellTests(SynchronousTestCase):
     def test_filledDoorbellCausesNoError(self) -> None:
         for reader in self.reactor.readers:
             os.eventfd_write(reader.fileno(), (1 << 64) - 2)
-        self.datagrams.arm()
+        self.datagrams.wake()
         self.assertTrue(self.isRung())
+
+    def test_armedPollCoversAllLanes(self) -> None:
+        """Packets that have not woken this process are read before it sleeps, and after a timer."""
+        received: list[bytes] = []
+        self.datagrams.start(lambda _name, found: received.extend(map(bytes, found)), lambda: None)
+        remotes = [self.join(number) for number in range(MOST_POLLED + 1)]
+        remotes[0].put((b"early",), 5)
+        self.assertFalse(self.datagrams.poll())
+        self.datagrams.arm()
+        self.assertTrue(self.datagrams.poll())
+        remotes[0].put((b"late",), 4)
+        self.assertTrue(self.datagrams.poll())
+        self.assertEqual(received, [b"early", b"late"])
+
+    def join(self, number: int) -> DatagramLane:
+        """Make a lane, and return its other end."""
+        link = self.datagrams.open(PeerProcess((f"10.0.1.{number}", 4791)))
+        assert link is not None
+        descriptor, box = makeBox(RING_BYTES)
+        self.addCleanup(box.close)
+        doorbell: Any = mock.Mock()
+        self.datagrams.join(link, descriptor, doorbell)
+        os.close(descriptor)
+        remote = DatagramLane(link.lane.name, memoryview(box), lambda: None)
+        self.addCleanup(remote.close)
+        remote.attach(memoryview(link._own))
+        return remote
