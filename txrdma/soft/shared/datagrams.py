@@ -261,6 +261,8 @@ class SharedDatagrams:
         """Have peers ring for their next datagrams; the caller polls once after this."""
         if not self._isArmed:
             self._armLanes()
+            self._receivedSince = False
+            self._timer.stop()
 
     def _armLanes(self) -> None:
         self._isArmed = True

@@ -13,7 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.soft.shared._rendezvous import makeBox
 from txrdma.soft.shared.datagramlane import DatagramLane
-from txrdma.soft.shared.datagrams import MOST_POLLED, RING_BYTES, SharedDatagrams
+from txrdma.soft.shared.datagrams import MOST_POLLED, RING_BYTES, SharedDatagrams, WATCH_SECONDS
 from txrdma.soft.shared.peerprocess import PeerProcess
 from txrdma.testing.reactors import ReactorClock
 
@@ -59,6 +59,20 @@ class BellTests(SynchronousTestCase):
         remotes[0].put((b"late",), 4)
         self.assertTrue(self.datagrams.poll())
         self.assertEqual(received, [b"early", b"late"])
+
+    def test_timerArmsUnlessPollerDoes(self) -> None:
+        """After packets a timer arms the lanes, unless a poller has done so before it sleeps."""
+        remote = self.join(1)
+        for isPolled in (False, True, False):
+            remote.put((b"packet",), 6)
+            self.datagrams.woken()
+            self.assertFalse(self.datagrams._isArmed)
+            if isPolled:
+                self.datagrams.arm()
+                self.assertEqual(self.reactor.getDelayedCalls(), [])
+            else:
+                self.reactor.pump([WATCH_SECONDS] * 2)
+            self.assertTrue(self.datagrams._isArmed)
 
     def join(self, number: int) -> DatagramLane:
         """Make a lane, and return its other end."""
