@@ -239,14 +239,39 @@ class MessageTests(HostsCase):
 
 class MemoryTests(HostsCase):
     def test_oneRoundTrip(self) -> None:
+        """A get takes a round trip, and two if its bytes are written by RDMA over UDP."""
         client, server = self.connected()
-        memory = bytearray(Random(5).randbytes(2000))
+        memory = bytearray(Random(5).randbytes(300_000))
         name = server.transport.share(memory).name
+        self.outcome(server.transport.send(TAG, memory))  # afterwards, long data has its queue pair
         self.patch(self.world.network, "faults", replace(self.faults, delaySeconds=0.01))
-        for length in (10, 900):
+        for length, most in ((10, 0.03), (900, 0.03), (40_000, 0.05)):
             begun = self.world.clock.seconds()
             self.assertEqual(self.outcome(client.transport.read(name, length)), memory[:length])
-            self.assertLess(self.world.clock.seconds() - begun, 0.03)
+            self.assertLess(self.world.clock.seconds() - begun, most)
+
+    def test_closedMeanwhile(self) -> None:
+        """Memory that is closed while it is written or read is not changed later; these requests fail."""
+        client, server = self.connected()
+        failures = 0
+        for number in range(16):
+            memory = bytearray(1_000_000 * (number % 4) + 900)
+            shared = server.transport.share(memory)
+            requests: list[Deferred[Any]] = []
+            for _each in range(3):
+                requests.append(client.transport.write(shared.name, bytes([1]) * len(memory)))
+                requests.append(client.transport.read(shared.name, len(memory)))
+            self.pause(number * 0.0001)
+            shared.close()
+            found = bytes(memory)
+            memory.append(0)  # raises while the module uses it
+            for each in requests:
+                each.addErrback(lambda failure: failure.trap(MessageFailed))
+                failures += self.outcome(each) is MessageFailed
+            self.assertEqual(memory[:-1], found)
+        self.assertGreater(failures, 0)
+        self.outcome(client.transport.send(TAG, b"later"))
+        self.assertEqual(server.tagged, [(TAG, b"later")])
 
     def third(self) -> Host:
         """Return another host."""
