@@ -119,7 +119,8 @@ test-trunk: $(TRUNK)/.made
 # torch has hundreds of megabytes, so it has an environment of its own.
 test-torch: $(TORCH)/.made
 	@if tools/have-torch $(TORCH)/bin/python; then \
-		$(TORCH)/bin/python $(RUNTESTS) --label torch --folder build/torch txrdma.test.system.btl.test_torch; fi
+		$(TORCH)/bin/python $(RUNTESTS) --label torch --folder build/torch txrdma.test.system.btl.test_torch \
+			txrdma.test.system.btl.test_documentation.ProgramTests; fi
 
 # MINUTES=30 for a random choice that takes about as long; without it, everything, which takes hours.
 soak: $(VENV)/.has-test

@@ -5,6 +5,7 @@ Dask in separate processes, over C{btl://}.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import subprocess
@@ -79,3 +80,55 @@ class DaskTests(SynchronousTestCase):
                         self.assertEqual(found, list(range(20, 0, -1)))
 
         asyncio.run(asyncio.wait_for(play(), 60))
+
+
+class OwnTests(SynchronousTestCase):
+    """
+    Dask's own tests of C{tcp://}, with C{btl://}.
+
+    They are in no wheel and need pytest, so a checkout of C{distributed} is put on C{PYTHONPATH} for them.
+    """
+
+    slowBecause = "some tests open a hundred devices"
+
+    def setUp(self) -> None:
+        try:
+            self.own: Any = import_module("distributed.comm.tests.test_comms")
+        except ImportError:
+            raise SkipTest("wanted: pytest, and a checkout of distributed on PYTHONPATH") from None
+        for each in ("comm.utils", "protocol.core"):
+            self.patch(logging.getLogger(f"distributed.{each}"), "disabled", True)
+
+    def play(self, name: str, *arguments: object) -> None:
+        """Run a coroutine function of Dask's tests."""
+        asyncio.run(asyncio.wait_for(getattr(self.own, name)(*arguments), 60))
+
+    def test_addresses(self) -> None:
+        """Listeners have the addresses that clients use, and serve many of them at once."""
+        local, anywhere, external = map(self.own.tcp_eq, ("127.0.0.1", "0.0.0.0", self.own.EXTERNAL_IP4))
+        self.play("check_client_server", "btl://127.0.0.1", local)
+        for address in ("btl://", "btl://0.0.0.0"):
+            self.play("check_client_server", address, anywhere, external)
+        for address in ("btl://", "btl://0.0.0.0", "btl://127.0.0.1"):
+            self.play("check_many_listeners", address)
+
+    def test_checks(self) -> None:
+        """Messages, the ends of connections, and failures are as over TCP."""
+        self.play("check_connect_timeout", "btl://127.0.0.1:1")
+        for name in (
+            "check_comm_closed_implicit",
+            "check_comm_closed_explicit",
+            "check_deserialize",
+            "check_deserialize_roundtrip",
+            "check_deserialize_eoferror",
+        ):
+            self.play(name, "btl://127.0.0.1")
+
+    def test_pairs(self) -> None:
+        """Both ends name each other's addresses."""
+
+        async def check(name: str) -> None:
+            await getattr(self.own, name)(*await self.own.get_comm_pair("btl://127.0.0.1"))
+
+        for name in ("check_repr", "check_addresses"):
+            asyncio.run(asyncio.wait_for(check(name), 60))

@@ -1,5 +1,5 @@
 """
-The page on the byte transfer layer: its program runs, and its figures, tables and names are correct.
+The pages on the byte transfer layer: their programs run, and their figures, tables and names are correct.
 """
 
 from __future__ import annotations
@@ -7,6 +7,8 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from importlib.util import find_spec
+from pathlib import Path
 from unittest import SkipTest
 
 from twisted.trial.unittest import SynchronousTestCase
@@ -92,3 +94,36 @@ class PageTests(SynchronousTestCase):
         self.assertIn("message bob ACK up to 2, and 4, 5", lines)
         self.assertEqual(lines.count("message alice FRAG 3, again"), 1)
         self.assertEqual(sum(line.startswith("note bob message") for line in lines), 5)
+
+
+class ProgramTests(SynchronousTestCase):
+    """The first programs of other pages, each in a file of a new folder, started as the page says."""
+
+    slowBecause = "several processes start, which import NumPy or Dask"
+
+    def play(self, page: str, package: str, *launcher: str) -> str:
+        """Run the program of a page that needs a package; return its output."""
+        path = CHECKOUT / "docs" / f"{page}.md"
+        if not path.exists() or find_spec(package) is None:
+            raise SkipTest(f"not a checkout, or {package} is not installed")
+        program, *_others = re.findall(
+            r"^```(?:{code-block} )?python\n(.*?)^```", path.read_text(), re.M | re.S
+        )
+        file = Path(self.mktemp()) / "program.py"
+        file.parent.mkdir()
+        file.write_text(program)
+        command = [sys.executable, *launcher, file.name]
+        done = subprocess.run(command, cwd=file.parent, capture_output=True, text=True, timeout=100)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return done.stdout
+
+    def test_groups(self) -> None:
+        output = self.play("groups", "numpy", "-m", "txrdma", "btl-run", "-n", "4")
+        self.assertEqual(output, "sum of 4 arrays: [6. 6. 6. ... 6. 6. 6.]\n")
+
+    def test_dask(self) -> None:
+        self.assertEqual(self.play("dask", "distributed"), "45\n")
+
+    def test_torch(self) -> None:
+        output = self.play("btl-torch", "torch", "-m", "txrdma", "btl-run", "-n", "4")
+        self.assertEqual(output, "tensor([6., 6., 6.,  ..., 6., 6., 6.])\n" * 4)
