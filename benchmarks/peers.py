@@ -58,6 +58,7 @@ def peers(rounds: int, quick: bool) -> list[Peer]:
     kinds = [
         ("asyncio protocols on uvloop, TCP", "uvloop", _pair("benchmarks.peer_uvloop")),
         ("pyzmq, PAIR sockets over ipc:", "zmq", _pair("benchmarks.peer_zmq")),
+        ("UCXX, asyncio, arrays in host memory", "ucxx", _pair("benchmarks.peer_ucxx")),
         ("mpi4py, Send and Recv of buffers", "mpi4py", lambda orders: float(measureMPI(orders)["value"])),
     ]
     found = []
@@ -88,7 +89,7 @@ def result(rounds: int, quick: bool) -> Section:
         details={"peers": [peer.asDict() for peer in found]},
         about=(
             "Two processes on the same cores, with other methods of transferring data. None of them "
-            "delivers to Twisted protocols; pyzmq and MPI move whole messages."
+            "delivers to Twisted protocols; pyzmq, UCXX and MPI move whole messages."
         ),
         lines=[
             "| | 64 KiB writes, MB/s | 1 MiB writes, MB/s | 64-byte round trip, us |",
