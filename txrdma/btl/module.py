@@ -462,13 +462,20 @@ class ModulePort:
         address, qpn = peer.context.destinations[channel]
         try:
             credits = self._channels[channel].sendFast(address, qpn, head, payload)
-            core.sentFast(peer, channel, tag, payload, context, self.seconds(), credits)
+            now = self.seconds()
+            core.sentFast(peer, channel, tag, payload, context, now, credits)
         except Exception:  # is raised to the program; another message must not use the sequence number
             core.lose(peer, "a message could not be sent")
             self.turnLater()
             raise
-        if not self._isBusy:
-            self.turnLater()  # for the timer; a call of C{turn} in progress handles it
+        if not self._isBusy:  # a call of C{turn} in progress sets the timer
+            try:
+                self._schedule(core.deadline(), now)
+            except Exception as error:  # the message was sent
+                self._interrupted(error)
+                self.turnLater()
+            if core.hasEvents:
+                self.turnLater()
         return True
 
     def turnLater(self) -> None:
