@@ -163,17 +163,24 @@ class StreamConnection(Generic[CoreT, CarrierT]):
         self.isOpen = True
         addShutdownListener(self._reactor, self.reactorStops)
         self._isBusy = True
-        callWithContext(self.context, front.begun)
-        self._isBusy = False
+        try:
+            callWithContext(self.context, front.begun)
+        finally:
+            self._isBusy = False
 
     def _lost(self, reason: Failure) -> None:
         """End the stream: the message connection is lost, possibly after an orderly close."""
         core, self._core = self._core, None
         self._transport = None
-        self._soon()
-        if core is not None:  # nothing more is sent or received
-            self._record.bytesSent -= core.backlog
-            self._life.ended(core, self._reader, reason.check(ConnectionDone) is not None)
+        if self._front is None:
+            return  # it was not started, or has ended
+        try:
+            self._soon()
+            if core is not None:  # nothing more is sent or received
+                self._record.bytesSent -= core.backlog
+                self._life.ended(core, self._reader, reason.check(ConnectionDone) is not None)
+        except Exception:
+            self._interrupted()
 
     def _drop(self, core: StreamCore) -> None:
         """Drop written bytes that are not posted."""
@@ -308,13 +315,17 @@ class StreamConnection(Generic[CoreT, CarrierT]):
                 if not self._conclude():
                     break
         except Exception:
-            _log.failure("{end} ends because of an unexpected exception", end=self)
-            failure = Failure(ConnectionLost("an unexpected exception"))
-            self._giveUp(failure)
-            if self._transport is None:
-                self._maybeEnd(failure)
+            self._interrupted()
         finally:
             self._isBusy = False
+
+    def _interrupted(self) -> None:
+        """Log the current exception, and end the stream."""
+        _log.failure("{end} ends because of an unexpected exception", end=self)
+        failure = Failure(ConnectionLost("an unexpected exception"))
+        self._giveUp(failure)
+        if self._transport is None:
+            self._maybeEnd(failure)
 
     def _deliver(self) -> None:
         """Deliver received bytes; C{rsocket-shared-roundtrip} passes here once per message."""
@@ -419,16 +430,20 @@ class StreamConnection(Generic[CoreT, CarrierT]):
 
     def _end(self, reason: Failure) -> None:
         front, self._front = self._front, None
-        nextCalls(self._reactor).discard(self._turn)
-        removeShutdownListener(self._reactor, self.reactorStops)
         self.discardsInput, self.isOpen = True, False
-        if front is not None:
-            self._record.ended(self.kind, (self.host, self.peer), reason, self._reactor.seconds())
-            callWithContext(self.context, front.ended, reason)
-        self._endedCall()
-        stopping, self._stopping = self._stopping, None
-        if stopping is not None:
-            stopping.callback(None)
+        with _log.failuresHandled("{end} still ends after an exception", end=self):
+            nextCalls(self._reactor).discard(self._turn)
+            removeShutdownListener(self._reactor, self.reactorStops)
+            if front is not None:
+                self._record.ended(self.kind, (self.host, self.peer), reason, self._reactor.seconds())
+        try:
+            if front is not None:
+                callWithContext(self.context, front.ended, reason)
+        finally:
+            self._endedCall()
+            stopping, self._stopping = self._stopping, None
+            if stopping is not None:
+                stopping.callback(None)
 
     def reactorStops(self) -> Deferred[None] | None:
         """Send written bytes and close, since the process is about to end."""

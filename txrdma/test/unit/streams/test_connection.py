@@ -16,6 +16,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.btl.stream._bytes import ByteStream, DISCONNECT, SHUTDOWN
 from txrdma.btl.stream.end import BTLEnd
 from txrdma.error import DeviceUnavailable
+from txrdma.kit.connectionlog import ConnectionRecord
 from txrdma.kit.forwardclock import sharedForwardClock
 from txrdma.messages.address import MessageAddress
 from txrdma.streams.connection import CLOSING_SECONDS, STOPPING_SECONDS, StreamConnection
@@ -74,6 +75,15 @@ class BTLEndTests(SynchronousTestCase):
         self.assertIsInstance(recorder.reason.value, ConnectionLost)
 
 
+    def test_notStarted(self) -> None:
+        """The end of a stream that an exception has prevented from starting raises no other exception."""
+        end = BTLEnd(ReactorClock(), True, Mock())
+        transport = Mock(getHost=Mock(side_effect=ZeroDivisionError("simulated")))
+        self.assertRaises(ZeroDivisionError, end.makeConnection, transport)
+        end.connectionLost(Failure(ConnectionLost()))
+        self.assertFalse(end.connected)
+
+
 class EndTests(SynchronousTestCase):
     """C{connectionLost} after the peer has closed in order."""
 
@@ -98,6 +108,30 @@ class EndTests(SynchronousTestCase):
         self.core.unacknowledged = unacknowledged
         self.end.lose(ConnectionDone())
         self.clock.advance(0)
+
+    def test_interruptedStart(self) -> None:
+        """A stream ends although an exception has interrupted its start."""
+        self.end = End(self.clock, True, self.makeTransport)
+        self.protocol = Recorder()
+        self.patch(StreamTransport, "begun", Mock(side_effect=ZeroDivisionError("simulated")))
+        self.assertRaises(ZeroDivisionError, self.end.begin, ByteStream())
+        self.end.lose(ConnectionLost())
+        self.clock.advance(0)
+        self.assertIs(self.protocol.reason.type, ConnectionLost)
+
+    def test_interruptedEnd(self) -> None:
+        """C{connectionLost} is called, and the factory stopped, although a step of the end raises."""
+        for owner, name in ((StreamConnection, "_soon"), (ConnectionRecord, "ended")):
+            ended = Mock()
+            self.protocol, self.end = Recorder(), End(self.clock, True, self.makeTransport, ended)
+            self.end.begin(ByteStream())
+            patcher = self.patch(owner, name, Mock(side_effect=ZeroDivisionError("simulated")))
+            self.end.lose(ConnectionLost())
+            self.clock.advance(0)
+            patcher.restore()
+            self.assertIs(self.protocol.reason.type, ConnectionLost, name)
+            ended.assert_called_once_with()
+            self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1, name)
 
     def test_endIsReportedAlthoughClockWasSetBack(self) -> None:
         """What is due in the next iteration is not late by as much as the clock was set back."""

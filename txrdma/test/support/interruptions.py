@@ -1,0 +1,93 @@
+"""Functions of which one call raises, for tests that an exception affects only what the call belongs to."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from inspect import isfunction
+from types import ModuleType
+from typing import Any
+
+Function = tuple[Any, str]
+"""A class or module, and the name of one of its functions."""
+
+
+def functionsOf(owner: Any, trivial: Iterable[str] = ()) -> Iterator[str]:
+    """Return the names of the functions of a class or module that can raise, except these."""
+    module = owner.__module__ if isinstance(owner, type) else owner.__name__
+    for name, each in list(vars(owner).items()):
+        isOwn = isfunction(each) and each.__module__ == module
+        if isOwn and not name.startswith("__") and name not in trivial:
+            yield name
+
+
+def _importers(function: Any) -> list[ModuleType]:
+    """Return the modules that have a function by its name: its own one, and those that import it."""
+    found = [each for name, each in sys.modules.items() if name.startswith("txrdma.")]
+    return [each for each in found if vars(each).get(function.__name__) is function]
+
+
+class Interruptions:
+    """
+    Counts the calls of functions, and lets one call of one function raise C{ZeroDivisionError}.
+
+    @ivar counts: number of calls of each function since L{begin}.
+    @ivar hasRaised: whether the selected call has raised.
+    """
+
+    def __init__(
+        self,
+        patch: Callable[[Any, str, Any], object],
+        owners: Iterable[Any],
+        isAffected: Callable[..., bool],
+        trivial: Iterable[str] = (),
+    ) -> None:
+        """
+        @param patch: C{TestCase.patch}.
+        @param owners: classes and modules.
+        @param isAffected: returns whether a call with these arguments counts.
+        @param trivial: names of functions that only contain exceptions of others, or begin an end.
+        """
+        self._isAffected = isAffected
+        self.begin()
+        for owner in owners:
+            for name in functionsOf(owner, trivial):
+                usual, replacement = getattr(owner, name), self._replacement(owner, name)
+                for each in [owner] if isinstance(owner, type) else _importers(usual):
+                    patch(each, name, replacement)
+
+    def begin(self, function: Function | None = None, number: int = 0) -> None:
+        """Reset the counts, and select the call that raises; by default none."""
+        self.counts: Counter[Function] = Counter()
+        self.hasRaised = False
+        self._function, self._number = function, number
+
+    def _replacement(self, owner: Any, name: str) -> Callable[..., Any]:
+        usual, function = getattr(owner, name), (owner, name)
+
+        def replacement(*arguments: Any, **named: Any) -> Any:
+            if self._isAffected(*arguments):
+                self.counts[function] += 1
+                if function == self._function and self.counts[function] == self._number:
+                    self.hasRaised = True
+                    raise ZeroDivisionError(f"{name} is interrupted")
+            return usual(*arguments, **named)
+
+        return replacement
+
+    def each(self, most: int = 3, stride: int = 1, first: int = 0) -> Iterator[tuple[Function, int]]:
+        """
+        Select one after the other the calls that were counted; their number is yielded with the function.
+
+        @param most: largest number of calls of a function: the first ones, and the last one.
+        @param stride: select only every call whose number in the list has this distance from the others.
+        """
+        sites = [
+            (function, number)
+            for function, count in self.counts.items()
+            for number in sorted({*range(1, min(most, count + 1)), count})
+        ]
+        for function, number in sites[first::stride]:
+            self.begin(function, number)
+            yield function, number
