@@ -902,6 +902,7 @@ class Module(FastPath):
         while ready and len(packets) < MOST_PACKETS:
             peer = ready[0]
             for _each in range(FAIR_SHARE):
+                sent: Sent | None = None
                 try:
                     if peer.state == REMOVED or not (peer.hasQueued() and peer.sent.hasRoom()):
                         ready.popleft()
@@ -936,6 +937,9 @@ class Module(FastPath):
                         peer.isReady = False
                         break
                 except Exception as error:  # the loop removes a lost peer from the ready list
+                    # Neither the queue nor the window may know the message.
+                    if sent is not None and sent.message is not None and not sent.message.isOver:
+                        self._fail(peer, sent.message, "a segment could not be sent")
                     self.lose(peer, "a segment to the peer could not be made", error)
             else:
                 ready.rotate(-1)  # the share is used up

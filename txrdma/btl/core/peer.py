@@ -295,8 +295,9 @@ class Peer:
         else:
             self._counters.fragSends += 1
         message.waiting, message.begun = 1, message.total
+        sent = Sent(kind, message.tag, message.data, message)
         queue.popleft()
-        return Sent(kind, message.tag, message.data, message)
+        return sent
 
     def _cutPart(self, message: Message) -> Sent | None:
         """Make a segment of a put, or of a message that does not fit into a packet."""

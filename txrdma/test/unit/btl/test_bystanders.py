@@ -484,6 +484,19 @@ class BystanderTests(HostsCase):
             self.assertContained()
             self.connectAgain()
 
+    def test_newSegment(self) -> None:
+        """A write fails although an exception interrupts its way from the queue to the window."""
+        memory = self.server.transport.share(2000)
+        window = self.client.transport._peer.sent
+        self.raiseOnce(
+            *(SendWindow, "add"),
+            lambda each, sent, *_words: each is window and sent.message.total == 500,
+        )
+        sent = self.client.transport.write(memory.name, bytes(500))
+        self.wait(lambda: self.client.lost and self.server.lost)
+        self.failureResultOf(sent, MessageFailed)
+        self.assertContained()
+
     def test_spuriousTimeout(self) -> None:
         """Messages fail although an exception interrupts the return of others after a spurious timeout."""
         window = self.client.transport._peer.sent
