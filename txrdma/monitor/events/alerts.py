@@ -9,7 +9,8 @@ is an argument.
 from __future__ import annotations
 
 import json
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from datetime import date, datetime, timedelta
 from fnmatch import fnmatchcase
 from hashlib import blake2b
@@ -289,8 +290,15 @@ class AlertTracker:
             first = min(first, self._graceEnd)
         return None if first == inf else max(first, now)
 
-    def take(self, now: float) -> list[Alert]:
-        """Return the alerts of a group that is due, and count them as sent."""
+    def take(
+        self, now: float, step: Callable[[str], AbstractContextManager[None]] = nullcontext
+    ) -> list[Alert]:
+        """
+        Return the alerts of a group that is due, and count them as sent.
+
+        @param step: is entered for each alert with its location; an exception that it suppresses delays only
+            this alert.
+        """
         deadline = self.deadline(now)
         if deadline is None or deadline > now:
             return []
@@ -298,9 +306,14 @@ class AlertTracker:
             for key in self._unseen:
                 self._leaving[key] = (now, {**self.sent.pop(key), "clearedAt": now})
             self._unseen.clear()
-        due = [key for key, one in self._waiting.items() if one.end(self.rules.silences) <= now]
-        alerts = [Alert(key, True, self._waiting.pop(key).entry.toDict()) for key in due]
-        self.sent.update((one.key, one.finding) for one in alerts)
+        alerts = []
+        for key, one in self._waiting.items():
+            with step(one.entry.finding.where):
+                if one.end(self.rules.silences) <= now:
+                    alerts.append(Alert(key, True, one.entry.toDict()))
+        for alert in alerts:
+            del self._waiting[alert.key]
+            self.sent[alert.key] = alert.finding
         alerts += [Alert(key, False, finding) for key, (_due, finding) in self._leaving.items()]
         self._leaving.clear()
         return alerts

@@ -103,9 +103,10 @@ class Notifier:
         """Send queued alerts, and then those that become due."""
         self._isStarted = True
         for queue in self._queues:
-            queue.repeat()
-            queue.send()
-        self._loop.start(self._untilNext())
+            with _log.failuresHandled("alerts of {name} wait for the next one", name=queue.channel.name):
+                queue.repeat()
+                queue.send()
+        self._loop.start()
 
     def stop(self) -> Deferred[None]:
         """Stop. The Deferred fires when all channels have sent their messages, or after their time limit."""
@@ -199,7 +200,7 @@ class Notifier:
     async def _take(self) -> bool:
         """Store due alerts and their queues, then send them. False if there are none."""
         now = self._reactor.seconds()
-        self._due += self._tracker.take(now)
+        self._due += self._tracker.take(now, self._loop.step)
         excess = max(0, len(self._due) - MOST_ALERTS)
         del self._due[:excess]
         for queue in self._queues:
@@ -217,6 +218,7 @@ class Notifier:
         for queue, numbered in queued:
             with self._loop.step(queue.channel.name):
                 dropped += queue.admit(numbered)
+            with self._loop.step(queue.channel.name):
                 queue.send()
         await self._store(dropped)
         return True

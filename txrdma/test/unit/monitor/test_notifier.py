@@ -43,7 +43,7 @@ from txrdma.monitor.events.channels import (
     webhookMessage,
 )
 from txrdma.monitor.events.memory import formerAlerts
-from txrdma.monitor.events.notificationqueue import RETRY_SECONDS
+from txrdma.monitor.events.notificationqueue import NotificationQueue, RETRY_SECONDS
 from txrdma.monitor.events.notifier import MEMORY_SECONDS, Notifier
 from txrdma.monitor.series.historystore import HistoryStore
 from txrdma.test.support.monitor.alerts import AbsentMemory, alertsOf, entryOf, RecordingOutlet, StoredMemory
@@ -73,6 +73,34 @@ class NotifierTests(SynchronousTestCase):
         notifier.start()
         self.addCleanup(notifier.stop)
         return notifier
+
+    def test_oneAlertFails(self) -> None:
+        """An alert that cannot be made delays no other one, and is sent later."""
+        notifier, entries = self.started(), [entryOf(where=where) for where in ("leaf 1", "leaf 2")]
+        usual, failures = Entry.toDict, [ZeroDivisionError("simulated")]
+
+        def toDict(entry: Entry) -> dict[str, Any]:
+            if entry is entries[0] and failures:
+                raise failures.pop()
+            return usual(entry)
+
+        self.patch(Entry, "toDict", toDict)
+        for entry in entries:
+            notifier.findingChanged(Raised(entry))
+        self.clock.pump([70.0])
+        self.assertEqual(self.channel.wheres(), ["leaf 2"])
+        self.clock.pump([RETRY_SECONDS])
+        self.assertEqual(self.channel.wheres(), ["leaf 1"])
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+
+    def test_oneQueueFails(self) -> None:
+        """Alerts are sent although a queue could not be started."""
+        self.patch(NotificationQueue, "repeat", Mock(side_effect=ZeroDivisionError("simulated")))
+        notifier = self.started()
+        notifier.findingChanged(Raised(entryOf()))
+        self.clock.pump([70.0])
+        self.assertEqual(self.channel.wheres(), ["leaf 1"])
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
 
     def test_delay(self) -> None:
         """
