@@ -146,6 +146,7 @@ class EventHub:
         self._work: CooperativeTask[Any] | None = None
         self._unsent: deque[tuple[bytes, deque[Reader], int]] = deque()  # with the readers added so far
         self._added = 0
+        self._isSending = False
 
     def publish(self, kind: str, content: object) -> None:
         """Send an event to all readers, after earlier events; for too many of these readers reload all."""
@@ -157,16 +158,27 @@ class EventHub:
             if added == self._added and len(last) + len(event) <= _JOINED:
                 self._unsent[-1] = last + event, readers, added
                 return
-        isSending = bool(self._unsent)
         if len(self._unsent) >= _REPEATED:
             self._unsent.clear()
             event = self.resync()
         self._unsent.append((event, deque(self.readers), self._added))
-        if not isSending:
-            sending = self._send()
+        if not self._isSending:
+            sending = self._sendAll()
             next(sending, None)
-            if self._unsent:
+            if self._isSending:
                 self._cooperator.cooperate(sending).whenDone().addErrback(Failure.trap, SchedulerStopped)
+
+    def _sendAll(self) -> Iterator[None]:
+        """Send queued events, with pauses. After an exception, readers reload everything with the next one."""
+        self._isSending = True
+        try:
+            yield from self._send()
+        except Exception:
+            _log.failure("sending events to browsers failed; they reload everything")
+            self._unsent.clear()
+            self._unsent.append((self.resync(), deque(self.readers), self._added))
+        finally:
+            self._isSending = False
 
     def _send(self) -> Iterator[None]:
         """Send queued events, with pauses: a round of a large fabric has megabytes."""
@@ -273,11 +285,16 @@ class EventHub:
         request.registerProducer(reader, True)
         self.readers[reader] = None
         self._added += 1
-        if not self._edges:
-            self._compare(self._watch.context(), isRound=False)
-        request.write(_RETRY)
-        for event in self._missed(lastNumber):
-            reader.send(event, self.seconds())
+        try:
+            if not self._edges:
+                self._compare(self._watch.context(), isRound=False)
+            request.write(_RETRY)
+            for event in self._missed(lastNumber):
+                reader.send(event, self.seconds())
+        except BaseException:
+            self.remove(reader)
+            request.unregisterProducer()
+            raise
         return reader
 
     def _missed(self, lastNumber: int | None) -> Iterable[bytes]:

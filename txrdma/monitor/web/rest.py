@@ -84,10 +84,25 @@ class Folder(Resource):
 def answerLater(
     request: Request, answer: Coroutine[Any, Any, None], fail: Callable[[Failure, Request], None]
 ) -> int:
-    """Answer a request by a coroutine, until the client disconnects; C{fail} answers if it raises."""
+    """
+    Answer a request by a coroutine, until the client disconnects; C{fail} answers if it raises.
+
+    If a part of the answer was sent, the connection closes, so that the client does not mistake it for all.
+    """
     done = Deferred.fromCoroutine(answer)
     request.notifyFinish().addErrback(lambda _: done.cancel())
-    done.addErrback(lambda failure: None if failure.check(CancelledError) else fail(failure, request))
+
+    def failing(failure: Failure) -> None:
+        if failure.check(CancelledError):
+            return
+        if request.startedWriting:
+            _log.failure("answering {path} failed, and its connection closes", failure, path=request.path)
+            transport: Any = request.transport
+            transport.abortConnection()
+        else:
+            fail(failure, request)
+
+    done.addErrback(failing)
     return NOT_DONE_YET
 
 

@@ -176,7 +176,12 @@ class Scrapes(ReadOnly):
             request.setHeader("Content-Encoding", "gzip")
         if request.method == b"HEAD":
             return b""
-        _Scraper(self._scrape(*wanted.values()), request, isCompressed).send()
+        scraper = _Scraper(self._scrape(*wanted.values()), request, isCompressed)
+        try:
+            scraper.send()
+        except Exception:
+            _log.failure("sending metrics failed, and the connection closes")
+            scraper.abort()
         return NOT_DONE_YET
 
     def _families(self, fabrics: list[str], collectors: list[str]) -> Iterator[Family | None]:

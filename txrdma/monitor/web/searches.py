@@ -98,11 +98,14 @@ class Searches:
         if self._isKnown(request, state):
             known = self._results[request]
             return succeed(known.found[0]) if known.found else known.wait()
-        shared = self._results[request] = _Shared[T](state)
+        making = make()  # if it raises, no later request waits for it
+        shared = _Shared[T](state)
         done = shared.wait()
-        shared.work = Deferred.fromCoroutine(make())
+        self._results[request] = shared
+        shared.work = Deferred.fromCoroutine(making)
         shared.work.addCallback(shared.found.append)
         shared.work.addBoth(self._ended, request, shared)
+        shared.work.addErrback(self._notFired, request, shared)
         return done
 
     def _isKnown(self, request: Hashable, state: object) -> bool:
@@ -150,4 +153,12 @@ class Searches:
         if isinstance(result, Failure):
             deque(firing, maxlen=0)
         elif shared.waiting:
-            self._cooperator.cooperate(firing)
+            self._cooperator.cooperate(firing).whenDone().addErrback(self._notFired, request, shared)
+
+    def _notFired(self, failure: Failure, request: Hashable, shared: _Shared[Any]) -> None:
+        """Let requests fail that still wait for a result, because of an exception."""
+        if self._results.get(request) is shared:
+            del self._results[request]
+        if failure.check(SchedulerStopped):
+            failure = Failure(CancelledError())
+        deque(shared.fire(failure), maxlen=0)
