@@ -92,12 +92,16 @@ def remoteWriterOf(reactor: Any, settings: RemoteSettings, inThread: InThread) -
         raise InvalidRequest("remote-write needs cramjam: pip install 'txrdma[remote-write]'")
     if settings.url.startswith("https:") or settings.queryURL.startswith("https:"):
         requireTLS("remote-write")
-    spool = Spool(settings.spill, settings.mostOctets)
-    sender = RemoteSender(
-        *(reactor, quietAgent(reactor), settings.url, settings.allHeaders, settings.timeoutSeconds),
-        *(spool, inThread),
-    )
-    return RemoteWriter(reactor, sender, settings.labels, inThread)
+    with ExitStack() as undo:
+        spool = Spool(settings.spill, settings.mostOctets)
+        undo.callback(spool.close)
+        sender = RemoteSender(
+            *(reactor, quietAgent(reactor), settings.url, settings.allHeaders, settings.timeoutSeconds),
+            *(spool, inThread),
+        )
+        writer = RemoteWriter(reactor, sender, settings.labels, inThread)
+        undo.pop_all()
+    return writer
 
 
 class Threads:
