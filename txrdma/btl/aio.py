@@ -25,7 +25,7 @@ from twisted.python.failure import Failure
 from txrdma.btl.connections import ClientEndpoint, TIMEOUT
 from txrdma.btl.connections import listen as listenAt
 from txrdma.btl.ends import DeviceSpecs
-from txrdma.btl.errors import MessageFailed
+from txrdma.btl.errors import MessageFailed, PeerLost
 from txrdma.btl.groups.group import Group
 from txrdma.btl.groups.joining import JOIN_SECONDS
 from txrdma.btl.transport import BTLMessageTransport
@@ -221,6 +221,8 @@ def _cancelled(failure: Failure) -> Failure:
 class _Protocol(MessageProtocol):
     """Makes the L{Connection} of a transport."""
 
+    connection: Connection | None = None
+
     def __init__(self, made: Callable[[Connection], object]) -> None:
         self._made = made
 
@@ -229,7 +231,8 @@ class _Protocol(MessageProtocol):
         self._made(self.connection)
 
     def connectionLost(self, reason: Failure) -> None:
-        self.connection.end(reason)
+        if self.connection is not None:  # else its exception was logged
+            self.connection.end(reason)
 
 
 class Server:
@@ -310,7 +313,9 @@ async def connect(host: str, port: int, device: DeviceSpecs = None) -> Connectio
         except Refused as error:
             refusals.append(error)
         else:
-            connection: Connection = protocol.connection
+            connection: Connection | None = protocol.connection
+            if connection is None:
+                raise PeerLost("an exception, which was logged, has prevented the start of the connection")
             return connection
     raise refusals[0]
 
