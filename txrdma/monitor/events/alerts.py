@@ -291,7 +291,7 @@ class AlertTracker:
         return None if first == inf else max(first, now)
 
     def take(
-        self, now: float, step: Callable[[str], AbstractContextManager[None]] = nullcontext
+        self, now: float, step: Callable[[str], AbstractContextManager[None]] = lambda where: nullcontext()
     ) -> list[Alert]:
         """
         Return the alerts of a group that is due, and count them as sent.

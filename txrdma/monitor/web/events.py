@@ -169,7 +169,7 @@ class EventHub:
                 self._cooperator.cooperate(sending).whenDone().addErrback(Failure.trap, SchedulerStopped)
 
     def _sendAll(self) -> Iterator[None]:
-        """Send queued events, with pauses. After an exception, readers reload everything with the next one."""
+        """Send queued events, with pauses; after an exception, readers reload everything."""
         self._isSending = True
         try:
             yield from self._send()

@@ -25,7 +25,7 @@ from txrdma.btl.lifeline import PeerConnection
 from txrdma.btl.memory import ConnectionMemory
 from txrdma.btl.receivebuffers import RemoteReceiveBuffers
 from txrdma.messages.memory import SharedMemory
-from txrdma.test.support.btl.hosts import HostsCase, ORDERED, TAG, TagRecorder
+from txrdma.test.support.btl.hosts import HostsCase, ORDERED, TagRecorder
 from txrdma.test.support.interruptions import Interruptions
 from txrdma.testing.smc.hosts import MemoryTCP
 

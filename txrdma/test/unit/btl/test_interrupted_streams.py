@@ -151,8 +151,8 @@ class InterruptionTests(HostsCase):
         bystanders = self.start()
         self.waitFor(lambda: bystanders[2].called and bystanders[1].protocols)
         ends = [each.protocols[0].transport.stream for each in bystanders[:2]]
-        self.others = [getattr(each, name) for each in ends for name in ("_front", "_core", "_life", "_transport")]
-        self.others += ends
+        parts = ("_front", "_core", "_life", "_transport")
+        self.others = [*ends, *(getattr(each, name) for each in ends for name in parts)]
         self.isArmed = True
         clients, servers, attempt = self.start()
         attempt.addBoth(outcome.append)

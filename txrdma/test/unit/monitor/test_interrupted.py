@@ -1,6 +1,6 @@
 """
-A monitor of which one call of one function raises an exception: no row, event or alert is lost silently, other
-channels and readers are not affected, the exception is logged once, and nothing is left pending.
+A monitor of which one call of one function raises an exception: no row, event or alert is lost silently,
+other channels are not affected, the exception is logged once, and nothing is left pending.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from txrdma.monitor.series.database import Database, SQLite
 from txrdma.monitor.series.eventtable import EventTable
 from txrdma.monitor.series.history import BatchWriter, HistoryWriter
 from txrdma.monitor.series.historystore import HistoryStore
-from txrdma.monitor.series.remotewriter import _Encoder, RemoteWriter
 from txrdma.monitor.series.remotesettings import RemoteSettings
+from txrdma.monitor.series.remotewriter import _Encoder, RemoteWriter
 from txrdma.tap import duty
 from txrdma.test.support.httpagents import Prepared, PreparedAgent
 from txrdma.test.support.interruptions import Function, Interruptions
@@ -87,7 +87,7 @@ class InterruptedCase(SynchronousTestCase):
         for site in self.calls.each(stride=self.STRIDE):
             try:
                 wrong = self.played()
-            except Exception as error:
+            except Exception:
                 print(site)
                 raise
             if wrong:
@@ -160,7 +160,11 @@ class RemoteWriterTests(InterruptedCase):
             self.clock.advance(5.0)
         self.successResultOf(writer.stop())
         wrong = list[str]()
-        sent = {time // 1000 for request in self.agent.requests for _labels, _value, time in samplesIn(request.body)}
+        sent = {
+            time // 1000
+            for request in self.agent.requests
+            for _labels, _value, time in samplesIn(request.body)
+        }
         if missing := set(range(at + 1)) - sent:
             wrong.append(f"rows {missing} were not sent; lost: {dict(writer.sender.lost)}")
         return wrong
@@ -197,7 +201,9 @@ class HistoryTests(InterruptedCase):
         store = HistoryStore(path, SHORT)
         wrong = list[str]()
         for key in (PORT, OTHER):
-            found = {point.at: point.grown for point in store.series(key, "portXmitData", 0, 20000, "minutes")}
+            found = {
+                point.at: point.grown for point in store.series(key, "portXmitData", 0, 20000, "minutes")
+            }
             found |= {p.at: p.grown for p in store.series(key, "portXmitData", 0, 20000, "readings")}
             if found != {at: at for at in times}:
                 wrong.append(f"stored: {found}")
@@ -254,7 +260,9 @@ class AlertTests(InterruptedCase):
         wheres = {each.finding.where for each in entries} - missed
         for channel in (broken, other):
             for isRaised, expected in ((True, wheres), (False, cleared)):
-                found = [where for each in channel.messages for raised, _, where in each if raised == isRaised]
+                found = [
+                    where for each in channel.messages for raised, _, where in each if raised == isRaised
+                ]
                 if not expected <= set(found):
                     wrong.append(f"{channel.name}, {isRaised}: {found}")
                 if channel is other and len(set(found)) < len(found):

@@ -68,7 +68,11 @@ class InterruptionTests(SiteTestCase):
         """Return paths whose answers together use most functions."""
         node = f"nodes/{self.guid('left')}"
         names = ["overview", "nodes", "links", "findings", "changes", "cables", node, f"{node}/ports/2"]
-        names += [f"trace?from={self.guid('a')}&to={self.guid('b')}", "topology", "nodes?search=left&sort=name"]
+        names += [
+            f"trace?from={self.guid('a')}&to={self.guid('b')}",
+            "topology",
+            "nodes?search=left&sort=name",
+        ]
         found = [path for name in names for path in (f"/{name}", f"/api/v1/{name}")]
         return [*found, "/", "/nothing", "/metrics", "/healthz", "/static/style.css", EVENTS]
 
@@ -142,7 +146,9 @@ class InterruptionTests(SiteTestCase):
         """After an exception while events are sent, readers get further ones, and reload everything."""
         self.reader = self.ask(EVENTS)
         begin = len(self.reader.transport.value())
-        restore = self.patch(events.EventHub, "_send", Mock(side_effect=ZeroDivisionError("a test's"))).restore
+        restore = self.patch(
+            events.EventHub, "_send", Mock(side_effect=ZeroDivisionError("a test's"))
+        ).restore
         self.site.hub.publish("lost", {})
         restore()
         self.site.hub.publish("next", {})

@@ -74,7 +74,6 @@ class BTLEndTests(SynchronousTestCase):
         self.assertTrue(recorder.lost.called)
         self.assertIsInstance(recorder.reason.value, ConnectionLost)
 
-
     def test_notStarted(self) -> None:
         """The end of a stream that an exception has prevented from starting raises no other exception."""
         end = BTLEnd(ReactorClock(), True, Mock())
