@@ -9,7 +9,6 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from inspect import isfunction
 from typing import Any
 from unittest.mock import Mock
 
@@ -29,6 +28,7 @@ from txrdma.btl.transport import BTLMessageTransport
 from txrdma.messages.memory import SharedMemory
 from txrdma.messages.transport import MessageTransport
 from txrdma.test.support.btl.hosts import HostsCase, TAG, TagRecorder
+from txrdma.test.support.interruptions import functionsOf
 
 OWNERS: tuple[Any, ...] = (
     BTLMessageTransport,
@@ -51,13 +51,6 @@ TRIVIAL = ("ended", "connectionLost", "_call", "_end", "_contain", "_finish")
 
 LONG = bytes(range(256)) * 2000
 """A message that is written by RDMA."""
-
-
-def functionsOf(owner: Any) -> Iterator[str]:
-    """Return the names of the methods of a class."""
-    for name, each in list(vars(owner).items()):
-        if isfunction(each) and not name.startswith("__") and name not in TRIVIAL:
-            yield name
 
 
 class InterruptionTests(HostsCase):
@@ -206,7 +199,7 @@ class InterruptionTests(HostsCase):
 
     def playEach(self, end: int) -> None:
         """Play once for each function that is called, and let its second call raise, or its only one."""
-        functions = [(owner, name) for owner in OWNERS for name in functionsOf(owner)]
+        functions = [(owner, name) for owner in OWNERS for name in functionsOf(owner, TRIVIAL)]
         counts: Counter[tuple[Any, str]] = Counter()
         self.assertEqual(self.play(functions, lambda *function: counts.update([function]), end), [])
         self.assertGreater(len(counts), len(functions) // 4)

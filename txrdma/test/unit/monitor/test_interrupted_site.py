@@ -52,6 +52,7 @@ class InterruptionTests(SiteTestCase):
     """Requests of which a function raises once, between those of others."""
 
     slowBecause = "it makes a request for each function"
+    reader: Connection
     STRIDE = 1
 
     def setUp(self) -> None:

@@ -11,7 +11,6 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from inspect import isfunction
 from typing import Any
 
 from twisted.internet.defer import Deferred
@@ -26,6 +25,7 @@ from txrdma.btl.groups.members import Member, Members
 from txrdma.btl.groups.reductions import Elements
 from txrdma.btl.groups.sharing import GroupMemory
 from txrdma.test.support.btl.hosts import HostsCase
+from txrdma.test.support.interruptions import functionsOf
 
 SIZE = 3
 
@@ -43,19 +43,6 @@ SHARED: tuple[Any, ...] = (Group, Members, GroupMemory, Slots, SharedAlgorithms,
 
 Work = list[tuple[Deferred[Any], Any]]
 """Deferreds of operations, with the expected results."""
-
-
-def functionsOf(owner: Any) -> Iterator[str]:
-    """Return the names of the functions of a class or module that can raise."""
-    module = owner.__module__ if isinstance(owner, type) else owner.__name__
-    for name, each in list(vars(owner).items()):
-        if (
-            isfunction(each)
-            and each.__module__ == module
-            and not name.startswith("__")
-            and name not in TRIVIAL
-        ):
-            yield name
 
 
 def collected(outcome: Deferred[Any]) -> list[Any]:
@@ -192,7 +179,7 @@ class InterruptionTests(HostsCase):
 
     def playEach(self, isShared: bool, owners: Iterable[Any]) -> None:
         """Play once for each function that is called, and let it raise, the second time if there is one."""
-        functions = [(owner, name) for owner in owners for name in functionsOf(owner)]
+        functions = [(owner, name) for owner in owners for name in functionsOf(owner, TRIVIAL)]
         counts: Counter[tuple[Any, str]] = Counter()
         self.play(isShared, functions, lambda *function: counts.update([function]))
         self.assertGreater(len(counts), len(functions) // 3)
