@@ -114,7 +114,11 @@ class ConnectionMemory:
             return result if isinstance(result, Failure) else bytes(memory)
 
         fields = (source.key, source.address, source.length, destination)
-        reading = self._reads.request(lambda number: GET_FIELDS.pack(number, *fields))
+        try:
+            reading = self._reads.request(lambda number: GET_FIELDS.pack(number, *fields))
+        except BaseException:
+            self._deregister(destination)
+            raise
         return reading.addBoth(finished)
 
     def answer(self, fields: Buffer) -> None:

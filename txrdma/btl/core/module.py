@@ -192,11 +192,15 @@ class Module(FastPath):
             raise InvalidRequest(f"the module has a peer of the name {name:#x} already")
         ends = (name, sender, addresses, min(mtu, self._mtus[DATA]), firstSent, firstReceived, context)
         self._peers[name] = peer = Peer(*ends, self.counters, self._budget, self._giveUp, now)
-        if allowance is not None:
-            self._earlyLimits[peer] = EarlyLimits([allowance] * len(peer.sent.paths), MOST_EARLY_BYTES)
-        self._times.touch(peer)
-        for early in self.expected.take(name):
-            self._received(*early, now)
+        try:
+            if allowance is not None:
+                self._earlyLimits[peer] = EarlyLimits([allowance] * len(peer.sent.paths), MOST_EARLY_BYTES)
+            self._times.touch(peer)
+            for early in self.expected.take(name):
+                self._received(*early, now)
+        except BaseException:
+            self._forget(peer)
+            raise
         return peer
 
     def send(

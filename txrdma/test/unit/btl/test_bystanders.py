@@ -21,6 +21,7 @@ from txrdma.btl.core.peer import ENDED, Peer
 from txrdma.btl.core.receiving import ReceiveWindow
 from txrdma.btl.core.regions import Regions
 from txrdma.btl.core.shortcuts import FastPath
+from txrdma.btl.core.timetable import Timetable
 from txrdma.btl.core.window import SendWindow
 from txrdma.btl.errors import MessageFailed
 from txrdma.btl.inbox import Inbox
@@ -28,6 +29,7 @@ from txrdma.btl.lifeline import PeerConnection
 from txrdma.btl.memory import ConnectionMemory
 from txrdma.btl.module import _Route, ModulePort, MOST_INTERRUPTIONS, PEACEFUL_SECONDS
 from txrdma.btl.receivebuffers import RemoteReceiveBuffers
+from txrdma.btl.requests import PendingRequests
 from txrdma.btl.wire import REFUSED
 from txrdma.soft.device import SoftAddressHandle
 from txrdma.test.support.btl.hosts import HostsCase, TAG, TagRecorder
@@ -483,6 +485,20 @@ class BystanderTests(HostsCase):
                 self.failureResultOf(each, MessageFailed)
             self.assertContained()
             self.connectAgain()
+
+    def test_tables(self) -> None:
+        """A read, or a peer, that an exception has prevented from being entered leaves nothing in tables."""
+        memory, transport = self.server.transport.share(2000), self.client.transport
+        core, peers, regions = transport._peer.context.program.module.core, 0, 0
+        for owner, name, function in (
+            (PendingRequests, "request", lambda: transport.read(memory.name, 100)),
+            (Timetable, "touch", lambda: core.addPeer(1, 2, ["a", "b"], 0, 0, None, 0.0)),
+        ):
+            peers, regions = len(core.peers), len(core.regions._regions)
+            self.raiseOnce(owner, name)
+            self.assertRaises(ZeroDivisionError, function)
+            self.assertEqual((len(core.peers), len(core.regions._regions)), (peers, regions), name)
+        self.closeAll()
 
     def test_newSegment(self) -> None:
         """A write fails although an exception interrupts its way from the queue to the window."""
