@@ -67,7 +67,8 @@ COMPILED = [
 ]
 
 extensions = []
-if os.environ.get("TXRDMA_COMPILE", "") not in ("", "0"):
+isCompiled = os.environ.get("TXRDMA_COMPILE", "") not in ("", "0")
+if isCompiled and not {"egg_info", "dist_info"} & {*sys.argv}:  # before mypyc is there
     from mypyc.build import mypycify
 
     extensions = mypycify(

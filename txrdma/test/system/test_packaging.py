@@ -237,6 +237,13 @@ class PackagingTests(SynchronousTestCase):
         """A wheel built from the checkout has the same bytes as one built from the sdist."""
         self.assertReproducible(self.wheel, "wheel")
 
+    def test_requirements(self) -> None:
+        """An environment without mypyc learns that a compiled wheel needs it."""
+        program = "import buildbackend; print(buildbackend.get_requires_for_build_wheel())"
+        variables = {"PYTHONPATH": "tools", "TXRDMA_COMPILE": "1"}
+        found = run(self.environment(), "-c", program, cwd=self.top / "source", **variables)
+        self.assertIn("'mypy>=", found)
+
     def test_dependencies(self) -> None:
         """The wheel installs with its dependencies alone."""
         python = self.environment()
