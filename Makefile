@@ -30,6 +30,8 @@
 PYTHON ?= python3
 # Python compiles the modules that are imported; pip would compile all of them, which takes a third of its time.
 export PIP_NO_COMPILE := 1
+# In some containers it is set; then each process that tests start compiles all its modules, which takes two seconds.
+unexport PYTHONDONTWRITEBYTECODE
 # Tests that wait for processes leave processors idle, so there is one worker more than processors.
 JOBS ?= $(shell expr $$(nproc 2>/dev/null || echo 2) + 1)
 SLOWEST ?= 0
