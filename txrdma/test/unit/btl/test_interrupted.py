@@ -49,7 +49,7 @@ OWNERS: tuple[Any, ...] = (
 TRIVIAL = ("ended", "connectionLost", "_call", "_end", "_contain", "_finish")
 """Functions that contain exceptions of others, or begin the end of a connection."""
 
-LONG = bytes(range(256)) * 2000
+LONG = bytes(range(256)) * 1000
 """A message that is written by RDMA."""
 
 
