@@ -18,8 +18,11 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-from prometheus_client import CollectorRegistry, CONTENT_TYPE_LATEST, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+try:
+    from prometheus_client import CollectorRegistry, CONTENT_TYPE_LATEST, generate_latest
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+except ImportError as error:
+    raise ImportError("txrdma.metrics needs prometheus_client: pip install 'txrdma[prometheus]'") from error
 
 from twisted.internet.interfaces import IReactorFromThreads
 from twisted.web.iweb import IRequest

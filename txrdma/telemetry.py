@@ -13,7 +13,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from opentelemetry.metrics import CallbackOptions, get_meter, Meter, Observation
+try:
+    from opentelemetry.metrics import CallbackOptions, get_meter, Meter, Observation
+except ImportError as error:
+    raise ImportError("txrdma.telemetry needs opentelemetry: pip install 'txrdma[opentelemetry]'") from error
 
 from twisted.internet.interfaces import IReactorFromThreads
 
