@@ -136,6 +136,7 @@ class RealTime(Base):
         for reader in tuple(self.reactor._internalReaders):  # its pipe, which nothing else closes
             self.reactor.removeReader(reader)
             reader.connectionLost(None)
+        self.reactor._poller.close()
 
     def runUntil(self, condition: Callable[[], object], seconds: float = 3.0) -> None:
         """Run the reactor until a condition holds; fail if that takes more than this many seconds."""
