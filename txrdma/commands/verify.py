@@ -33,9 +33,8 @@ PARTS = (*SUITES, "streams", "peer")
 def _parts(text: str) -> tuple[str, ...]:
     """Parse names of parts, separated by commas."""
     names = tuple(text.split(","))
-    unknown = sorted(set(names) - set(PARTS))
-    if unknown:
-        raise ValueError(f"unknown: {', '.join(unknown)}")
+    if set(names) - set(PARTS):
+        raise ValueError(f"expected some of {','.join(PARTS)}")
     return names
 
 
@@ -88,7 +87,10 @@ class CommandOptions(common.CommandOptions):
     def _checkOutput(self) -> None:
         """Refuse a report that can't be written, before the run."""
         for path in _reports(self["output"]):
-            file = Path(os.path.realpath(path))
+            try:
+                file = Path(os.path.realpath(path))
+            except OSError:  # the working directory was deleted
+                file = Path("missing", path)
             if not os.path.isdir(file.parent):
                 raise usage.UsageError(f"--output {self['output']}: its folder does not exist")
             if os.path.isdir(file):

@@ -64,14 +64,14 @@ def _linkProblems(host: Host, port: EndPort, now: EndPortAttributes, isLinked: b
 
 
 def _linkFix(host: Host, port: EndPort, now: EndPortAttributes) -> str:
-    if now.netdev and not _isUp(host, now.netdev):
+    if now.netdev and not isUp(host, now.netdev):
         return f"sudo ip link set dev {now.netdev} up"
     if now.physicalState == PhysicalState.DISABLED and now.linkLayer == LinkLayer.INFINIBAND:
         return f"sudo ibportstate -C {port.device.name} -P {port.number} -D 0 {port.number} enable"
     return "connect the cable, and see that the other end is up"
 
 
-def _isUp(host: Host, netdev: str) -> bool:
+def isUp(host: Host, netdev: str) -> bool:
     """Return whether the administrator has brought an interface up (C{IFF_UP})."""
     return bool(int(host.text(f"sys/class/net/{netdev}/flags") or "1", 16) & 1)
 

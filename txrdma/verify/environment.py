@@ -12,7 +12,7 @@ from txrdma.ports import EndPort, RDMADevice
 from txrdma.ports.finding import portsOf
 from txrdma.smc.signalling.option.carrier import PINS
 from txrdma.smc.signalling.option.reasons import missingCapabilities
-from txrdma.verify.deviceports import cmFileProblems, deviceProblems
+from txrdma.verify.deviceports import cmFileProblems, deviceProblems, isUp
 from txrdma.verify.host import Host
 from txrdma.verify.problems import HostProblem, limitLine, problem
 
@@ -139,6 +139,8 @@ def _limitProblems(host: Host) -> Iterator[HostProblem]:
 
 
 def _softwareDeviceProblems(host: Host) -> Iterator[HostProblem]:
+    if not isUp(host, "lo"):
+        yield problem("loopback-down", "lo", "the interface is down")
     if not host.capabilities >> _NETWORK_ADMINISTRATOR & 1:
         for kind, name in (("receive-buffer", "rmem_max"), ("send-buffer", "wmem_max")):
             limit = host.number(f"proc/sys/net/core/{name}")

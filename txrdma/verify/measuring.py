@@ -57,6 +57,7 @@ _SMALL: Final = 64
 _CHUNK: Final = 1 << 16
 _STEP_BYTES: Final = 4 << 20
 _SECONDS: Final = 20.0
+_SERVER: Final = "txrdma verify --serve"
 
 
 class Misbehavior(Exception):
@@ -171,7 +172,7 @@ def decodeOffer(line: bytes) -> ServerOffer:
         ports = {kind: found[kind] for kind in _KINDS if kind in found}
         reasons = {kind: missing[kind] for kind in _KINDS if kind in missing}
     except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise WireError("offer", 0, f"not an offer: {error!r}") from None
+        raise WireError("offer", 0, f"not that of {_SERVER}: {error!r}") from None
     if not isinstance(missing, dict) or not all(isinstance(reason, str) for reason in reasons.values()):
         raise WireError("offer", 0, "its reasons are not text")
     if not isinstance(address, str) or not _ADDRESS.fullmatch(address):
@@ -216,12 +217,15 @@ class MeasuringClient:
                 HostnameEndpoint(self._reactor, self.host, port), LimitedRecorder()
             )
         except (ConnectError, DNSLookupError) as error:
-            raise DeviceUnavailable(f"no server at TCP port {port} of {self.host}: {error}") from error
+            text = f"no server at TCP port {port} of {self.host}: {error}"
+            raise DeviceUnavailable(f"{text} Start {_SERVER} there.") from error
         try:
             await control.lost.addTimeout(self._limit, self._reactor)
         except TimeoutError:
             control.transport.abortConnection()
-            raise WireError("offer", 0, f"the server has not sent it in {self._limit:g} s") from None
+            raise WireError(
+                "offer", 0, f"the server has not sent it in {self._limit:g} s; is it {_SERVER}?"
+            ) from None
         offer = decodeOffer(bytes(control.received))
         self._calls: list[str] = []
         checks: list[tuple[str, Callable[[], Any]]] = []

@@ -129,6 +129,8 @@ REMEDIES: Final[dict[str, Remedy]] = {
     "send-buffer": Remedy(_ADVICE,
         "The software device asks for 8 MiB; with less, it sends to other hosts in smaller bursts.",
         "sudo sysctl -w net.core.wmem_max=8388608"),
+    "loopback-down": Remedy(_NEEDED, "Processes of this host connect by 127.0.0.1, also to share memory.",
+        "sudo ip link set dev lo up"),
     "roce-port": Remedy(_ADVICE,
         "The software device cannot be reached by peers that know no other port: rxe, adapters.",
         "Use an address of its own for the software device: device=soft:ADDRESS."),

@@ -56,6 +56,10 @@ KNOWN: Final = (
         symptom=r"Too many open files",
     ),
     Known(
+        "Conversations write logs to a temporary folder: set TMPDIR to one in which this user may write.",
+        symptom=r"No usable temporary directory",
+    ),
+    Known(
         "A device file must not be opened by this user: see txrdma doctor.",
         symptom=r"Permission denied|Operation not permitted",
     ),

@@ -129,7 +129,11 @@ class Serving:
         self.offer: dict[str, Any] = {"version": __version__, "address": end.address, "missing": {}}
 
     async def start(self, port: int) -> int:
-        """Listen, and return the TCP port of the control connection. Record kinds that cannot listen."""
+        """
+        Listen, and return the TCP port of the control connection. Record kinds that cannot listen.
+
+        @raise CannotListenError: the control connection's port is in use.
+        """
         reactor, end = self._reactor, self._end
         for kind, description in listening(end, self._address).items():
             streams = serverFromString(reactor, description)
@@ -139,8 +143,13 @@ class Serving:
             await self._listen("rdma", endpoint, MessageFactory(lambda: MessageService(self._connections)))
         side = TestSide(reactor, lambda _: openDevice(reactor, end.device), port=end.port)
         await self._listen("pingpong", self._tcp(0), PingpongServer(side))
-        await self._listen("control", self._tcp(port), _factory(lambda: _Control(self.offer)))
-        return int(self.offer["control"])
+        try:
+            control = await self._tcp(port).listen(_factory(lambda: _Control(self.offer)))
+        except CannotListenError:
+            await self.stop()
+            raise
+        self._ports.append(control)
+        return int(control.getHost().port)
 
     def _tcp(self, port: int) -> TCP4ServerEndpoint:
         return TCP4ServerEndpoint(self._reactor, port, interface=self._address)

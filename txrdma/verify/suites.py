@@ -75,7 +75,7 @@ class VerbsTests(OnDevices, contracts.VerbsDeviceContract, SynchronousTestCase):
         super().setUp()
 
     def makeDevices(self) -> tuple[IVerbsDevice, IVerbsDevice]:
-        self.reactor = EPollReactor()
+        self.createReactor()
         return self._open(0), self._open(1)
 
     def _open(self, which: int) -> IVerbsDevice:
@@ -155,7 +155,7 @@ class Management(OnDevices, contracts.MADPortContract):
 
     def setUp(self) -> None:
         """Skip ports that this user may not open."""
-        self.reactor = EPollReactor()
+        self.createReactor()
         try:
             super().setUp()
         except DeviceUnavailable as error:

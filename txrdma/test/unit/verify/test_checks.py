@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import socket
@@ -86,6 +87,23 @@ class OptionTests(SynchronousTestCase):
             Path(path).touch()
         CommandOptions().parseOptions(["--output", str(prefix)])
 
+    def test_nowhere(self) -> None:
+        """Without a working directory there is no folder for a report."""
+
+        def getcwd() -> str:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+
+        self.patch(os, "getcwd", getcwd)
+        with self.assertRaisesRegex(UsageError, "its folder does not exist"):
+            CommandOptions().parseOptions([])
+        CommandOptions().parseOptions(["--output", "-"])
+
+    def test_parts(self) -> None:
+        """A part that does not exist is an error that names those that exist."""
+        for part in ("foo", ""):
+            with self.assertRaisesRegex(UsageError, "expected some of verbs,rdma,btl,mad,streams,peer"):
+                CommandOptions().parseOptions(["--parts", f"mad,{part}"])
+
 
 class MessageTests(SynchronousTestCase):
     def test_messages(self) -> None:
@@ -129,6 +147,10 @@ class KnownTests(SynchronousTestCase):
         """Failures in the list are explained; others are not."""
         self.assertIn("ulimit -l", explanationOf(FAILED, [FACTS]))
         self.assertEqual(explanationOf(replace(FAILED, text="other bytes"), [FACTS]), "")
+        unwritable = Check(
+            "streams", "start", Outcome.FAILED, "No usable temporary directory found in ['/tmp']"
+        )
+        self.assertIn("TMPDIR", explanationOf(unwritable, [FACTS]))
         late = Check("btl", "x", Outcome.FAILED, "no")
         self.assertEqual(explanationOf(late, [FACTS]), "")
         self.assertIn("iWARP", explanationOf(late, [FACTS, {**FACTS, "nodeType": "RNIC"}]))

@@ -282,6 +282,14 @@ class EnvironmentTests(SynchronousTestCase):
         self.write("proc/net/udp6", UDP.format(port=4790, user=0))
         self.assertEqual(self.found(), [])
 
+    def test_loopback(self) -> None:
+        """Without the loopback interface, as in a new network namespace, nothing can be sent on this host."""
+        self.sysfs.netdev("lo", 65536)
+        self.sysfs.write("class/net/lo/flags", "0x8")
+        self.assertEqual(self.only("loopback-down", True).fix, "sudo ip link set dev lo up")
+        self.sysfs.write("class/net/lo/flags", "0x9")
+        self.assertEqual(self.found(), [])
+
     def test_option(self) -> None:
         """Missing rights for the TCP option are reported unless its program is installed."""
         self.write("proc/self/status", STATUS.format(capabilities=1 << 12))

@@ -52,12 +52,13 @@ class OfferTests(SynchronousTestCase):
 
     def test_nonsense(self) -> None:
         for line in (b"", b"\xff", b"[]", b"{}", b"7", b"[" * 100_000, b'{"address": "", "missing": {}'):
-            self.assertRaises(WireError, decodeOffer, line)
+            with self.assertRaisesRegex(WireError, "txrdma verify --serve"):
+                decodeOffer(line)
 
 
 class ServerlessTests(SynchronousTestCase):
     def test_refused(self) -> None:
-        """Without a server the reason names its host and port."""
+        """Without a server the reason names its host and port, and the command that starts it."""
         reactor = AddressReactor()
         client = MeasuringClient(
             reactor, Reporter(io.StringIO()), cast(TestedPort, None), "192.0.2.1", 0.1, 1
@@ -68,3 +69,4 @@ class ServerlessTests(SynchronousTestCase):
         reactor.advance(1)  # until there is no other address to try
         error = self.failureResultOf(running, DeviceUnavailable).value
         self.assertIn("no server at TCP port 18517 of 192.0.2.1: Connection was refused", str(error))
+        self.assertIn("txrdma verify --serve", str(error))
