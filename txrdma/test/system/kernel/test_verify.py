@@ -17,6 +17,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.test.system.kernel import Box, OUTSIDE, record, Witness
 from txrdma.verify.perftest import PROGRAMS
+from txrdma.verify.streams import QUICK
 
 BOXES = (Box(timeout=2400),)
 
@@ -92,6 +93,10 @@ class _VerifyMixin(_Case):
         found = self.verified("peer")
         measured = {row["over"] for row in found["measurements"]}
         self.assertLessEqual({"tcp:", "smc:", "rsocket:", "btl:", *PROGRAMS}, measured)
+
+    def test_streams(self) -> None:
+        """Pairs of processes see the same over each kind of stream as over C{tcp:}."""
+        self.assertEqual(self.verified("streams")["parts"]["streams"]["passed"], 3 * len(QUICK))
 
     @staticmethod
     def managementTests() -> int:
