@@ -225,19 +225,19 @@ class AlertTracker:
 
     def raised(self, entry: Entry, now: float) -> None:
         """Process a finding that was raised, or that is still open after a restart."""
-        key = entry.key
-        self._unseen.pop(key, None)
-        leaving = self._leaving.pop(key, None)
-        if leaving is not None:  # its clearing was not sent yet
-            self.sent[key] = leaving[1]
+        self._unseen.pop(entry.key, None)
         self._update(entry, now)
 
     def _update(self, entry: Entry, now: float) -> None:
         """Update the alert of an open finding, or schedule one."""
-        sent = self.sent.get(entry.key)
+        key, severity = entry.key, entry.severity.name.lower()
+        if key in self._leaving and self._leaving[key][1]["severity"] == severity:  # its end was not sent
+            self.sent[key] = self._leaving.pop(key)[1]
+            self._waiting.pop(key, None)
+        sent = self.sent.get(key)
         if sent is None:
             self._wait(entry, now)
-        elif sent["severity"] != entry.severity.name.lower():
+        elif sent["severity"] != severity:
             self.severityChanged(entry, now)
         else:
             self.annotated(entry)

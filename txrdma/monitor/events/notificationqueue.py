@@ -148,11 +148,8 @@ class NotificationQueue:
             self._repeats.start(self.channel.repeatSeconds, self._repeat)
 
     def _repeat(self) -> None:
+        """Send open findings again, if nothing else waits; they are not stored, and receivers know them."""
         self.repeat()
-        self.sendOpen()
-
-    def sendOpen(self) -> None:
-        """Send the alerts of open findings, if nothing else waits; they are not stored."""
         alerts = dict(enumerate(self._openAlerts()))
         if alerts and not self._waiting and not self.loop.isRunning:
             self._repeated = alerts

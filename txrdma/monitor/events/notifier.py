@@ -78,6 +78,7 @@ class Notifier:
             SupervisedLoop(reactor, "notifications", self._take, self._untilNext, isPeriodic=False)
         )
         self._due: list[Alert] = []
+        self._added: list[NotificationQueue] = []  # have not got the open alerts
         self._mustStore = mustStore
         self._isStarted = False
 
@@ -136,16 +137,14 @@ class Notifier:
         self._queues = []
         for channel in channels:
             queue = before.pop(channel.queue, None)
-            isNew = queue is None
             if queue is None:
                 queue = self._queue(channel)
+                self._added.append(queue)
             else:
                 queue.replaceChannel(channel)
             self._queues.append(queue)
             if self._isStarted:
                 queue.repeat()
-                if isNew:
-                    queue.sendOpen()
         for queue in before.values():
             self._supervisor.remove(queue.loop)
             queue.stop()
@@ -190,7 +189,7 @@ class Notifier:
         """Return the time until alerts may be due."""
         now = self._reactor.seconds()
         deadline = self._tracker.deadline(now)
-        if self._due:
+        if self._due or self._added:
             deadline = now
         return None if deadline is None else max(deadline - now, self._leastPause())
 
@@ -205,15 +204,22 @@ class Notifier:
         del self._due[:excess]
         for queue in self._queues:
             queue.dropped += excess
-        if not self._due:
+        keys = {one.key for one in self._due}
+        opened = [one for one in self._openAlerts() if one.key not in keys] if self._added else []
+        if not (self._due or opened):
+            self._added.clear()
             return False
         events = [_eventOf(one, now) for one in self._due]
-        queued = [(queue, queue.number(self._due)) for queue in self._queues]
+        queued = [
+            (queue, queue.number([*opened, *self._due] if queue in self._added else self._due))
+            for queue in self._queues
+        ]
         for queue, numbered in queued:
             events += queue.eventsOf(numbered)
         with self._loop.step("storing"):
             await self._store(events, self._mustStore)
         self._due.clear()
+        self._added.clear()
         dropped: list[FabricEvent] = []
         for queue, numbered in queued:
             with self._loop.step(queue.channel.name):

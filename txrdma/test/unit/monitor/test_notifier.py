@@ -395,11 +395,41 @@ class NotifierTests(SynchronousTestCase):
         added = RecordingOutlet("added")
         added.isBroken = True
         notifier.change(AlertRules(0.0, 0.0), [self.channel, added])
+        notifier.findingChanged(Raised(entryOf(where="leaf 2")))
         self.clock.advance(0.0)
         added.isBroken = False
         self.clock.advance(RETRY_SECONDS)
         for channel in (self.channel, added):
-            self.assertEqual(channel.output(), [[(True, "width", "leaf 1")]])
+            self.assertEqual(channel.wheres(), ["leaf 1", "leaf 2"])
+
+    def test_newChannelWhileUnsure(self) -> None:
+        """An added channel gets the open alerts when no other process may be sending them."""
+        isSure = True
+        notifier = self.started(AlertRules(0.0, 0.0), isSure=lambda: isSure)
+        notifier.findingChanged(Raised(entryOf()))
+        self.clock.advance(0.0)
+        isSure = False
+        added = RecordingOutlet("added")
+        notifier.change(AlertRules(0.0, 0.0), [self.channel, added])
+        self.clock.advance(0.0)
+        self.assertEqual(added.tries, 0)
+        isSure = True
+        self.clock.advance(RENEW_SECONDS)
+        self.assertEqual(added.wheres(), ["leaf 1"])
+
+    def test_severityThatReturns(self) -> None:
+        """A severity that is changed and changed back before alerts are sent changes no alert."""
+        notifier, entry = self.started(), entryOf()
+        notifier.findingChanged(Raised(entry))
+        self.clock.advance(100.0)
+        self.channel.output()
+        for severity in (Severity.CRITICAL, Severity.WARNING):
+            notifier.change(RULES, [self.channel], [entryOf(severity=severity)])
+        self.clock.advance(1000.0)
+        self.assertEqual(self.channel.output(), [])
+        notifier.findingChanged(Cleared(entry))
+        self.clock.advance(1000.0)
+        self.assertEqual(self.channel.output(), [[(False, "width", "leaf 1")]])
 
     def test_changeWhileWaiting(self) -> None:
         """A finding that waits, and is no longer severe enough by changed rules, is not sent."""
