@@ -172,11 +172,14 @@ class EventHub:
         """Send queued events, with pauses; after an exception, readers reload everything."""
         self._isSending = True
         try:
-            yield from self._send()
-        except Exception:
-            _log.failure("sending events to browsers failed; they reload everything")
-            self._unsent.clear()
-            self._unsent.append((self.resync(), deque(self.readers), self._added))
+            for _ in range(2):
+                try:
+                    yield from self._send()
+                    break
+                except Exception:
+                    _log.failure("sending events to browsers failed; they reload everything")
+                    self._unsent.clear()
+                    self._unsent.append((self.resync(), deque(self.readers), self._added))
         finally:
             self._isSending = False
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tracemalloc
+from collections.abc import Iterator
 from typing import Any
 from unittest.mock import Mock
 
@@ -262,6 +263,22 @@ class EventTests(SiteTestCase):
         self.site.stop()
         self.assertTrue(readers[1].transport.disconnecting)
         self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 2)
+
+    def test_interrupted(self) -> None:
+        """Readers reload everything if an exception interrupts events, without waiting for another one."""
+        hub, reader = self.site.hub, self.reader()
+        usual, failing = hub._send, [ZeroDivisionError("simulated")]
+
+        def send() -> Iterator[None]:
+            if failing:
+                raise failing.pop()
+            yield from usual()
+
+        self.patch(hub, "_send", send)
+        hub.publish("finding", {})
+        self.pump(1.0)
+        self.assertEqual(self.kinds(reader)[-1], "resync")
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
 
     def test_alive(self) -> None:
         """Without events the monitor sends comments as keepalive."""
