@@ -440,10 +440,13 @@ class StreamConnection(Generic[CoreT, CarrierT]):
             if front is not None:
                 callWithContext(self.context, front.ended, reason)
         finally:
-            self._endedCall()
+            ended, self._endedCall = self._endedCall, lambda: None
             stopping, self._stopping = self._stopping, None
-            if stopping is not None:
-                stopping.callback(None)
+            try:
+                ended()
+            finally:
+                if stopping is not None:
+                    stopping.callback(None)
 
     def reactorStops(self) -> Deferred[None] | None:
         """Send written bytes and close, since the process is about to end."""
