@@ -253,10 +253,11 @@ class CompletionReader:
             self._channel.takeEvents()
             self._polling.addPollable(self)  # a quiet reader is only armed
             self.poll()  # the reactor polls for more
-        elif (
-            (self._beforeRead is None or self._makeCall()) and not self._isContinuing and not self._isEnding()
-        ):
-            self._read()
+        elif self._beforeRead is None or self._makeCall():
+            if self._isContinuing:
+                self._nextCalls.add(self._readDelayed)  # other code may have cancelled it
+            elif not self._isEnding():
+                self._read()
 
     def connectionLost(self, reason: Failure) -> None:
         if self._sources.isRunning:

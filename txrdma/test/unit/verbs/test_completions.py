@@ -218,6 +218,18 @@ class SleepingTests(CompletionReaderTests):
         self.reader.stop()
         self.assertIsNone(self.channel.local)
 
+    def test_eventOfPeerAfterCancelledReadIsRead(self) -> None:
+        self.reader.start()
+        self.reactor.advance(0)
+        self.queue.put(1)
+        assert self.channel.local is not None
+        self.channel.local()
+        for call in self.reactor.getDelayedCalls():
+            call.cancel()  # as trial does
+        self.reader.doRead()
+        self.reactor.advance(0)
+        self.assertEqual(self.batches, [[1]])
+
     def test_readerAmongOthersMaySleepAfterEventOfThisProcess(self) -> None:
         self.patch(completions, "_budget", SpinBudget())
         self.reader.start()
