@@ -49,6 +49,7 @@ _COMPILED = (
         ReceiveWindow,
         Regions,
         SendWindow,
+        Timetable,
     ),
     owed,
     owed.PendingAcks,
