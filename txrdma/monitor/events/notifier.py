@@ -148,6 +148,7 @@ class Notifier:
         for queue in before.values():
             self._supervisor.remove(queue.loop)
             queue.stop()
+        self._added = [queue for queue in self._added if queue in self._queues]
         pause = self._untilNext()
         if pause is not None:
             self._loop.runIn(pause)

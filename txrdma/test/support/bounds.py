@@ -38,7 +38,7 @@ BOUNDS: Final = {
         mad.Runner.running,wanting,_sources,_ready mad.SATransactor._lids mad.Servers._servers
         mad.Task.children,_answers mad.Transactions.open,_pausing mad.UmadPort._awaited
         monitor.ConfigReader.mistakes,_wrong monitor.EventHub._edges monitor.FabricPoller._running,_replaced
-        monitor.MaintainedFiles.problems,_written monitor.Notifier._queues
+        monitor.MaintainedFiles.problems,_written monitor.Notifier._added,_queues
         monitor.SupervisedLoop._waiting monitor.Supervisor.loops monitor.Tallies._limits
         monitor.CounterReader._interrupted monitor._Link.waiting,_open,_requests monitor._TimedWait.receivers
         smc.AnnouncementChannel._open smc.Flow.context,pending smc._LoopbackReceiver._addresses
