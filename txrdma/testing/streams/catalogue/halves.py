@@ -104,11 +104,11 @@ half-closes-then-closes
     server read-lost: lose
     races the server may answer who has gone
 half-closes-then-aborts
-    The client half-closes and aborts shortly afterwards.
-    client made: write 5; half; settle; abort
+    The client half-closes, and aborts when the server knows.
+    client made: write 5; half; await halved; abort
     client write-lost:
     client lost: event aborted; stop
-    server read-lost: await aborted; settle; write 5
+    server read-lost: event halved; await aborted; settle; write 5
 closes-with-a-push-producer (quick)
     The client closes while its push producer is registered: everything that it produces arrives.
     client made: push 5MB; lose

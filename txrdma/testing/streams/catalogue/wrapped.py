@@ -36,7 +36,8 @@ tls-killed (quick)
     unlike client-gone
 tls-aborts
     With TLS, the client aborts.
-    client made: write 5; settle; abort
+    client made: write 5; await arrived; abort
+    server received 5: event arrived
     server lost: stop
 tls-stops
     With TLS, the client stops its reactor without closing.
