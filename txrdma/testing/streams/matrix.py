@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from txrdma.testing.streams.comparison import Complaint, complaints, complaintsAboutTCP
@@ -51,15 +51,18 @@ def judged(runner: ConversationRunner, tcp: Sequence[ConversationRun], ours: Con
     conversation, reactor = ours.conversation, ours.reactor
     found = complaintsAboutTCP(tcp) or complaints(tcp, ours)
     if found and conversation.races:
-        more = [runner.play(conversation, TCP, reactor) for _ in range(RACES)]
+        more = [runner.play(conversation, tcp[0].provider, reactor) for _ in range(RACES)]
         tcp = [*tcp, *more]
         found = complaintsAboutTCP(tcp) or complaints(tcp, ours)
     return Verdict(conversation, reactor, ours.provider, tuple(found), tuple(tcp), ours)
 
 
-def playTCP(runner: ConversationRunner, conversation: Conversation, reactor: str) -> list[ConversationRun]:
-    """Run a conversation over TCP, several times if it has races."""
-    return [runner.play(conversation, TCP, reactor) for _ in range(RACES if conversation.races else 1)]
+def playTCP(
+    runner: ConversationRunner, conversation: Conversation, reactor: str, patience: float = 1.0
+) -> list[ConversationRun]:
+    """Run a conversation over TCP, several times if it has races; C{patience}: factor for time limits."""
+    tcp = replace(TCP, patience=patience)
+    return [runner.play(conversation, tcp, reactor) for _ in range(RACES if conversation.races else 1)]
 
 
 @dataclass(slots=True)
@@ -122,7 +125,8 @@ class Matrix:
 
         def judge(case: _Case) -> None:
             try:
-                case.tcp.set_result(playTCP(runner, case.conversation, case.reactor))
+                patience = min((each.patience for each in case.providers), default=1.0)
+                case.tcp.set_result(playTCP(runner, case.conversation, case.reactor, patience))
             except BaseException as error:
                 case.tcp.set_exception(error)
 

@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.test.support.streams.written import CONVERSATION, overTCP, written
-from txrdma.testing.streams import report
+from txrdma.testing.streams import matrix, report
 from txrdma.testing.streams.catalogue import chosen
 from txrdma.testing.streams.comparison import complaints
 from txrdma.testing.streams.conversation import Unlike
 from txrdma.testing.streams.matrix import Matrix, Verdict
-from txrdma.testing.streams.provider import ROCEV2, RSOCKET, SHARED_MEMORY
+from txrdma.testing.streams.provider import Provider, ROCEV2, RSOCKET, SHARED_MEMORY, TCP
 
 ONLY_REASON = ("made", "data 5", "lost ConnectionLost", "- ended exit 0")
 LOST = ("made", "lost ConnectionLost", "- ended exit 0")
@@ -97,6 +99,20 @@ class MatrixTests(SynchronousTestCase):
         routes = (SHARED_MEMORY, ROCEV2)
         self.assertEqual(Matrix(conversations, routes, ["epoll", "select"], False).count, 6)
         self.assertEqual(Matrix(conversations, routes, ["epoll", "select"], True).count, 8)
+
+    def test_runsOverTCPArePatientAsWell(self) -> None:
+        """On a slow host they get as much time as those over the least patient route."""
+        routes = [
+            replace(each, patience=patience) for each, patience in ((ROCEV2, 30.0), (SHARED_MEMORY, 20.0))
+        ]
+        played: list[Provider] = []
+        runner: Any = Mock(play=lambda conversation, provider, reactor: played.append(provider))
+        self.patch(matrix, "judged", Mock())
+        Matrix(chosen(["client-writes-5"]), routes, ["epoll"], True).play(runner, lambda verdict: None)
+        patient = [*routes, replace(TCP, patience=20.0)]
+        self.assertEqual(
+            {(each.name, each.patience) for each in played}, {(one.name, one.patience) for one in patient}
+        )
 
     def test_excludedConversationIsNotPlayed(self) -> None:
         for name in RSOCKET.cannot:
