@@ -56,13 +56,19 @@ def providersOf(subject: Subject, patience: float = 1.0) -> list[Provider]:
 
 
 def converse(reporter: Reporter, subject: Subject, isQuick: bool, patience: float) -> None:
-    """Play conversations over each kind of stream, several at a time; report differences from C{tcp:}."""
+    """
+    Play conversations over each kind of stream; report differences from C{tcp:}.
+
+    @param patience: factor for time limits. Above 1 the host is slow, so that they are played one at a time,
+        and otherwise several.
+    """
     conversations = chosen(QUICK if isQuick else USUAL)
     matrix = Matrix(conversations, providersOf(subject, patience), [USUAL_REACTOR], isWhole=True)
     reporter.total(matrix.count)
     runner = ConversationRunner()
     try:
-        matrix.play(runner, lambda verdict: reporter.check(_checkOf(verdict)))
+        jobs = 1 if patience > 1 else None
+        matrix.play(runner, lambda verdict: reporter.check(_checkOf(verdict)), jobs)
     finally:
         runner.close()
 
