@@ -6,6 +6,7 @@ program or reported once, coroutines end, and another connection is not affected
 from __future__ import annotations
 
 import asyncio
+import gc
 from typing import Any
 
 from twisted.internet.error import ConnectError
@@ -109,5 +110,6 @@ class InterruptionTests(SynchronousTestCase):
     def test_each(self) -> None:
         """The first, second and last call of each function."""
         self.assertEqual(asyncio.run(self.play()), {})
+        gc.collect()  # logs those that nobody has handled
         self.flushLoggedErrors(MessageFailed)  # of requests that were not waited for
         self.assertEqual(self.flushLoggedErrors(), [])
