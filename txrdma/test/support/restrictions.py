@@ -48,12 +48,16 @@ def noProc() -> None:
     _mount("none", "/proc", "tmpfs", _MS_RDONLY)
 
 
+COVERED: Final = ("/tmp", "/run", "/dev/shm", "/var/tmp")
+"""Folders that L{readOnly} replaces by empty ones."""
+
+
 def readOnly() -> None:
     """Make the root file system and usually writable folders read-only, as with C{docker run --read-only}."""
     _unshareMounts()
     _mount("/", "/", "none", _MS_BIND | _MS_REC)
     os.chroot("/")
-    for folder in ("/tmp", "/run", "/dev/shm", "/var/tmp"):
+    for folder in COVERED:
         if os.path.isdir(folder):
             _mount("none", folder, "tmpfs", _MS_RDONLY)
     _mount("none", "/", "none", _MS_BIND | _MS_REMOUNT | _MS_RDONLY)
