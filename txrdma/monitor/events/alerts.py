@@ -259,7 +259,7 @@ class AlertTracker:
             self.sent[entry.key] = {**entry.toDict(), "severity": sent["severity"]}
 
     def severityChanged(self, entry: Entry, now: float) -> None:
-        """Process another severity of a finding: it is sent like another finding."""
+        """End the alert of a finding whose severity has changed, and schedule one with the new severity."""
         key = entry.key
         sent = self.sent.pop(key, None)
         if sent is not None:
