@@ -231,7 +231,10 @@ class EventContract(TwoEnds):
         self.assertFalse(self.rung(bob))
 
     def test_localEvent(self) -> None:
-        """An event makes the descriptor readable, or calls the function for local ones, if there is one."""
+        """
+        An event of an armed queue makes the channel's descriptor readable, or, with C{callForLocal}, may call
+        that function instead.
+        """
         alice, bob = self.pair()
         calls: list[None] = []
         bob.channel.callForLocal(lambda: calls.append(None))
