@@ -25,11 +25,11 @@ from txrdma.testing.protocols import Recorders
 NETWORKS = ("10.79.0", "10.79.1", "10.79.2")
 """Two networks with rates, and one for the lifeline, without."""
 
-SETUPS = ((8,), (8, 8), (4, 16))
+SETUPS = ((2,), (2, 2), (1, 4))
 """The rates of the networks that a connection uses, in Mbit/s."""
 
 TAG = 1
-MESSAGE = 20_000
+MESSAGE = 5_000
 WARM_SECONDS, SECONDS = 0.8, 1.4
 
 
@@ -97,7 +97,7 @@ async def main(reactor: Any) -> None:
     with closing(TwoHosts(NETWORKS)) as hosts:
         for rates in SETUPS:
             for number, rate in enumerate(rates):
-                shape = f"dev b{number} root tbf rate {rate}mbit burst 10kb limit 64kb".split()
+                shape = f"dev b{number} root tbf rate {rate}mbit burst 5kb limit 16kb".split()
                 hosts.run(1, "tc", "qdisc", "replace", *shape)
             found.append(await measure(reactor, hosts, len(rates)))
     print(json.dumps(found))
