@@ -5,7 +5,8 @@
 #   make soak       tests and simulations that are long by nature: make soak MINUTES=30
 #   make demo       a folder of files over smc: and over tcp:, side by side
 #   make bench      the benchmarks; results go to docs/benchmarks.md
-#   make test-lowest     unit tests with the lowest supported versions, and no program on PATH but a shell
+#   make test-lowest     unit tests with the lowest supported versions, and no program on PATH but a shell;
+#                   QUICK=1, here and elsewhere, leaves out classes of tests that state why they are slow
 #   make test-trunk      unit tests with Twisted's trunk, where it can be installed
 #   make test-root       the tests that only root can run, and a transfer of 256 MiB while networks are cut
 #   make test-torch     torch.distributed over btl, compared with gloo, in .venv-torch
@@ -35,6 +36,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Tests that wait for processes leave processors idle, so there is one worker more than processors.
 JOBS ?= $(shell expr $$(nproc 2>/dev/null || echo 2) + 1)
 SLOWEST ?= 0
+QUICK ?=
 SAMPLE ?= 5
 SEED ?=
 SEEDS ?= 1000
@@ -87,7 +89,7 @@ COMPILED_TESTS ?= txrdma.test.unit.btl txrdma.test.unit.cm txrdma.test.unit.smc 
 	txrdma.test.unit.verbs txrdma.test.integration.soft txrdma.test.integration.verbs.test_contract
 BIN := $(VENV)/bin
 PIP = -m pip --disable-pip-version-check install
-RUNTESTS = tools/runtests.py --jobs $(JOBS) --slowest $(SLOWEST)
+RUNTESTS = tools/runtests.py --jobs $(JOBS) --slowest $(SLOWEST) $(if $(QUICK),--quick)
 
 .PHONY: demo test test-all test-root test-lowest test-trunk test-torch test-compiled test-wheel test-compat coverage reproducible wheels test-kernel test-kernel-ci test-container soak mutants \
 	vendor conversations check lint format types docs bench bench-compiled simulate hostile fuzz clean

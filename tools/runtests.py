@@ -293,9 +293,8 @@ class Run:
         if self._jobs and not (self._options.exitFirst and self._progress.counts["failed"]):
             worker.job = self._jobs.pop()
             with contextlib.suppress(BrokenPipeError):
-                worker.process.stdin.write(
-                    json.dumps({"name": worker.job.name, "only": worker.job.only}) + "\n"
-                )
+                order = {"name": worker.job.name, "only": worker.job.only, "isQuick": self._options.isQuick}
+                worker.process.stdin.write(json.dumps(order) + "\n")
                 worker.process.stdin.flush()
         else:
             with contextlib.suppress(BrokenPipeError):
@@ -410,6 +409,9 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
     )
     parser.add_argument(
         "--exit-first", dest="exitFirst", action="store_true", help="stop at the first failure"
+    )
+    parser.add_argument(
+        "--quick", dest="isQuick", action="store_true", help="leave out classes that state why they are slow"
     )
     parser.add_argument("--root", type=Path, default=CHECKOUT, help="where the names begin")
     parser.add_argument(

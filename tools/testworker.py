@@ -190,9 +190,15 @@ class Worker:
         self._reports.write(json.dumps(fields) + "\n")
         self._reports.flush()
 
-    def run(self, name: str, only: list[str] | None) -> None:
-        """Run the tests of a module or a name inside it; with a list, only these."""
+    def run(self, name: str, only: list[str] | None, isQuick: bool = False) -> None:
+        """
+        Run the tests of a module or a name inside it; with a list, only these.
+
+        @param isQuick: whether to leave out classes that state why they are slow.
+        """
         cases = list(flattened(self._loader.loadByName(name)))
+        if isQuick:
+            cases = [case for case in cases if not hasattr(case, "slowBecause")]
         if HAS_FREEZE and len(sys.modules) >= self._frozenModules + 100:
             gc.collect()
             gc.freeze()  # collections in many tests then need not examine all modules
@@ -263,7 +269,7 @@ def main(arguments: list[str]) -> None:
         requests, sys.stdin = sys.stdin, open(os.devnull)
         for line in requests:
             request = json.loads(line)
-            worker.run(request["name"], request.get("only"))
+            worker.run(**request)
 
 
 if __name__ == "__main__":

@@ -124,6 +124,12 @@ class RunTests(SynchronousTestCase):
         assert found is not None, output
         self.assertGreaterEqual(float(found[1]), 0.1)
 
+    def test_quick(self) -> None:
+        """A quick run leaves out the classes that say why they are slow."""
+        source = HEAD + "def test_a(self): pass\nclass Slow(T):\n  slowBecause = 'It sleeps.'\n  test_b = T.test_a"
+        self.assertEqual(self.last(source), (0, "3 passed, 0 failed, 0 skipped"))
+        self.assertEqual(self.last(source, "--quick"), (0, "1 passed, 0 failed, 0 skipped"))
+
     def test_slow(self) -> None:
         """Classes with slow tests that give no reason are printed, and tests that only the soak may have."""
         runtests = tool(self, "runtests")
