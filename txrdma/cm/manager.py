@@ -22,7 +22,13 @@ from txrdma.cm.claims import ServiceClaims
 from txrdma.cm.connection import CMConnection, EventHandler
 from txrdma.cm.core.alternate import acceptAnyPath, PathCheck
 from txrdma.cm.core.dispatcher import BACKLOG, CLASS_VERSION, Dispatcher, Listener, Managed
-from txrdma.cm.core.events import Event, ServiceRequested, ServiceResolved, ServiceTimedOut
+from txrdma.cm.core.events import (
+    ConnectionAbandoned,
+    Event,
+    ServiceRequested,
+    ServiceResolved,
+    ServiceTimedOut,
+)
 from txrdma.cm.core.exchange import RetryPolicy
 from txrdma.cm.errors import PeerSilent, ServiceRefused
 from txrdma.cm.interfaces import IConnectionManager
@@ -149,9 +155,10 @@ class ConnectionManager:
         managed = connection.managed
         if self._connections.get(managed) is not connection:
             return False
-        request(self.seconds())
-        self._collect(managed)
-        return True
+        try:
+            return self._core.perform(managed, request, self.seconds())
+        finally:
+            self._turn()
 
     def listen(
         self,
@@ -369,8 +376,10 @@ class ConnectionManager:
                     "{connection} could not check for a migration", connection=connection
                 ):
                     connection.checkMigration()
-        self._core.received(request.payload, request.header.transactionID, request.path, self.seconds())
-        self._turn()
+        try:
+            self._core.received(request.payload, request.header.transactionID, request.path, self.seconds())
+        finally:
+            self._turn()
         return None
 
     # Turns
@@ -380,27 +389,42 @@ class ConnectionManager:
         self._turn()
 
     def _turn(self) -> None:
-        """Handle events, then send messages and set the timer. Calls by event handlers are not nested."""
+        """
+        Handle events, then send messages and set the timer. Calls by event handlers are not nested.
+
+        Exceptions are logged: they concern other connections than that of the caller.
+        """
         if self._isTurning:
             return
         self._isTurning = True
         try:
-            while events := self._core.events():
-                for managed, event in events:
-                    if self._isClosed:  # by the handler of the last event
-                        return
-                    try:
-                        self._handleEvent(managed, event)
-                    except Exception:
-                        _log.failure("{event} could not be handled", event=event)
-            if self._peerClaims:
-                self._endClaims()
+            self._contain(self._handleEvents)
         finally:
             self._isTurning = False
-            for managed in self._core.freed():
-                self._release(managed)
-            self._transmit()
-            self._reschedule()
+        for step in (self._releaseFreed, self._transmit, self._reschedule):
+            self._contain(step)
+
+    def _contain(self, step: Callable[[], None]) -> None:
+        try:
+            step()
+        except Exception:
+            _log.failure("{manager} continues after an exception", manager=self)
+
+    def _handleEvents(self) -> None:
+        while events := self._core.events():
+            for managed, event in events:
+                if self._isClosed:  # by the handler of the last event
+                    return
+                try:
+                    self._handleEvent(managed, event)
+                except Exception:
+                    _log.failure("{event} could not be handled", event=event)
+        if self._peerClaims:
+            self._endClaims()
+
+    def _releaseFreed(self) -> None:
+        for managed in self._core.freed():
+            self._release(managed)
 
     def _handleEvent(self, managed: Managed, event: Event) -> None:
         if isinstance(event, (ServiceResolved, ServiceTimedOut)):
@@ -410,6 +434,8 @@ class ConnectionManager:
         else:
             connection = self._connections.get(managed)
             if connection is None:
+                if isinstance(event, ConnectionAbandoned):
+                    return
                 handler = None if managed.listener is None else self._handlers.get(managed.listener)
                 if handler is None:  # it was closed, or is for SIDR_REQs
                     managed.connection.disconnect(self.seconds())

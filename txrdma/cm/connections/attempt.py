@@ -20,6 +20,7 @@ from txrdma.cm.connections.adapter import Adapter
 from txrdma.cm.connections.listening import checkRequest, makeReady, reject, requesterOf, ServiceIDScheme
 from txrdma.cm.connections.transport import RDMATransport
 from txrdma.cm.core.events import (
+    ConnectionAbandoned,
     ConnectionEstablished,
     ConnectionRejected,
     ConnectionReplied,
@@ -170,6 +171,8 @@ class Attempt:
             self._failed(Failure(Rejected(event.rejection)))
         elif transport.protocol is None and isinstance(event, ConnectionTimedOut):
             self._failed(Failure(PeerSilent("the peer does not answer the request for a connection")))
+        elif transport.protocol is None and isinstance(event, ConnectionAbandoned):
+            self._failed(Failure(DeviceUnavailable("an exception, which is logged, has ended the attempt")))
         elif transport.protocol is None and isinstance(event, Disconnected):
             self._failed(Failure(DeviceUnavailable("the peer ended the connection before it was ready")))
         transport.handleEvent(connection, event)

@@ -38,6 +38,7 @@ from txrdma.cm.connections.requests import RequestTransport
 from txrdma.cm.connections.sendqueue import ANNOUNCEMENT, FIRST, OVERHEAD, Request, SendQueue, SendRegions
 from txrdma.cm.core.events import (
     AlternatePathRequested,
+    ConnectionAbandoned,
     ConnectionEstablished,
     ConnectionRejected,
     ConnectionReplied,
@@ -370,6 +371,16 @@ class RDMATransport(RequestTransport):
         self.process()
 
     def handleEvent(self, connection: IManagedConnection, event: Event) -> None:
+        """Handle an event of the connection, which ends if that raises an exception."""
+        try:
+            self._handle(connection, event)
+        except Exception:
+            self._abort(ConnectionLost("an exception was raised, which is logged"))
+            raise
+        finally:
+            self.settle()
+
+    def _handle(self, connection: IManagedConnection, event: Event) -> None:
         if isinstance(event, _OPENING_EVENTS):
             pass
         elif isinstance(event, Disconnected):
@@ -380,6 +391,9 @@ class RDMATransport(RequestTransport):
             )
         elif isinstance(event, ConnectionTimedOut):
             self._abort(ConnectionLost("the peer does not answer"))
+        elif isinstance(event, ConnectionAbandoned):
+            self.connection = None  # it is released already
+            self._abort(ConnectionLost("an exception, which is logged, has ended the connection"))
         elif isinstance(event, AlternatePathRequested):
             connection.replyAlternatePath(event.transactionID, self._loadRequested(event.path))
         elif isinstance(event, QPArmed):
@@ -388,7 +402,6 @@ class RDMATransport(RequestTransport):
             self._disarm()
         elif isinstance(event, PathMigrated) and self.protocol is not None and not self._life.isClosed:
             self._callOptional("pathMigrated", event.path)
-        self.settle()
 
     def settle(self) -> None:
         """Release the adapter when the exchange that closes the connection is complete."""

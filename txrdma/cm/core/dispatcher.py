@@ -20,12 +20,13 @@ L{MOST_SIDR_REQUESTS} answers to SIDR_REQs are stored.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, ExitStack
 from typing import Final, Union
 
 from txrdma.cm.core.alternate import acceptAnyPath, PathCheck
 from txrdma.cm.core.connection import ConnectionCore
-from txrdma.cm.core.events import Event, PathMigrated
+from txrdma.cm.core.events import ConnectionAbandoned, Event, PathMigrated
 from txrdma.cm.core.exchange import LOW_BITS, RetryPolicy
 from txrdma.cm.core.sidr import Resolution
 from txrdma.cm.layouts.messages import (
@@ -285,8 +286,9 @@ class Dispatcher:
         made = request.replace(localCommID=number, localCAGUID=self.guid)
         if isPeerToPeer:
             self._peerToPeer[managed] = None
-        connection.opening.connect(made, firstTransaction, now, isPeerToPeer)
-        self.collect(managed, now)
+        with self._abandoning(managed):
+            connection.opening.connect(made, firstTransaction, now, isPeerToPeer)
+            self.collect(managed, now)
         return managed
 
     def resolve(self, request: SIDRREQ, path: IBPath, retryPolicy: RetryPolicy, now: float) -> Managed:
@@ -297,9 +299,31 @@ class Dispatcher:
         """
         number = self._freeNumber(self._resolutions)
         managed = self._resolutions[number] = Managed(number, Resolution(retryPolicy), _toGSI(path))
-        managed.resolution.ask(request.replace(requestID=number), self._random() & LOW_BITS, now)
-        self.collect(managed, now)
+        with self._abandoning(managed):
+            managed.resolution.ask(request.replace(requestID=number), self._random() & LOW_BITS, now)
+            self.collect(managed, now)
         return managed
+
+    def perform(self, managed: Managed, request: Callable[[float], object], now: float) -> bool:
+        """
+        Make a request to a connection.
+
+        @return: False if the connection has ended.
+        @raise InvalidRequest: the request is not possible. A connection whose state has changed before an
+            exception is abandoned.
+        """
+        if self._connections.get(managed.key) is not managed:
+            return False
+        state = managed.connection.state
+        try:
+            request(now)
+        except BaseException:
+            if managed.connection.state != state:
+                self._abandon(managed)
+            raise
+        with self._abandoning(managed):
+            self.collect(managed, now)
+        return True
 
     def collect(self, managed: Managed, now: float) -> None:
         """Collect messages, events and deadlines of a connection or a resolution after a request."""
@@ -342,8 +366,14 @@ class Dispatcher:
         return taken
 
     def expired(self, now: float) -> None:
-        for managed in self._wheel.expired(now):
-            managed.deadline = None
+        """Process all deadlines until now, whichever of them raises an exception."""
+        with ExitStack() as steps:
+            for managed in reversed(self._wheel.expired(now)):
+                steps.callback(self._expire, managed, now)
+
+    def _expire(self, managed: Managed, now: float) -> None:
+        managed.deadline = None
+        with self._abandoning(managed):
             managed.core.expired(now)
             self.collect(managed, now)
 
@@ -367,10 +397,11 @@ class Dispatcher:
                 managed = None
         if managed is None:
             return
-        managed.receivedOn(path)  # before the core, whose answer takes the path of the message
-        if not managed.core.received(message, transactionID, now):
-            self.counters[f"duplicate {kind}"] += 1
-        self.collect(managed, now)
+        with self._abandoning(managed):
+            managed.receivedOn(path)  # before the core, whose answer takes the path of the message
+            if not managed.core.received(message, transactionID, now):
+                self.counters[f"duplicate {kind}"] += 1
+            self.collect(managed, now)
         if isinstance(message, (REQ, REP)) and managed.key in self._connections:
             self._indexByPeer(managed)
 
@@ -568,6 +599,21 @@ class Dispatcher:
         self._peerToPeer.pop(managed, None)
         if managed.listener is not None:
             managed.listener.waiting.discard(managed.key)
+
+    @contextmanager
+    def _abandoning(self, managed: Managed) -> Iterator[None]:
+        """Abandon a connection or a resolution if an exception is raised."""
+        try:
+            yield
+        except BaseException:
+            self._abandon(managed)
+            raise
+
+    def _abandon(self, managed: Managed) -> None:
+        """Forget a connection or a resolution whose state is unknown after an exception."""
+        self._events = [each for each in self._events if each[0] is not managed]
+        self._events.append((managed, ConnectionAbandoned()))
+        self._forget(managed)
 
     def _schedule(self, managed: Managed) -> None:
         deadline = managed.core.deadline()

@@ -68,6 +68,11 @@ class ConnectionTimedOut(Event):
 
 
 @frozen
+class ConnectionAbandoned(Event):
+    """An exception in the connection manager, which is logged, has ended the connection."""
+
+
+@frozen
 class Disconnected(Event):
     """
     One end or both have sent a DREQ; call C{disconnect} unless this has been done.

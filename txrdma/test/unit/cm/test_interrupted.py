@@ -1,0 +1,182 @@
+"""
+The communication manager, one function of which raises an exception: attempts and requests end, connections
+that were open before work on, and nothing is left in its tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from twisted.internet.defer import maybeDeferred
+
+from txrdma.cm import manager as managers
+from txrdma.cm.claims import ServiceClaims
+from txrdma.cm.connection import CMConnection
+from txrdma.cm.connections.adapter import adapterOf
+from txrdma.cm.connections.datagrams import DatagramClientEndpoint, DatagramServerEndpoint
+from txrdma.cm.core import dispatcher
+from txrdma.cm.core.closing import Closing
+from txrdma.cm.core.connection import ConnectionCore
+from txrdma.cm.core.exchange import ExchangeCore
+from txrdma.cm.core.opening import Opening
+from txrdma.cm.core.sidr import Resolution
+from txrdma.cm.manager import ConnectionManager
+from txrdma.messages.protocol import MessageFactory
+from txrdma.test.support.cm.messaging import MessagingCase, PORT
+from txrdma.test.support.interruptions import Interruptions
+from txrdma.test.unit.cm.test_datagrams import DatagramRecorder
+
+OWNERS: tuple[Any, ...] = (
+    *(ConnectionManager, managers, ServiceClaims, CMConnection),
+    *(dispatcher.Dispatcher, dispatcher.Managed, dispatcher.Listener, dispatcher),
+    *(ConnectionCore, Opening, Closing, ExchangeCore, Resolution),
+)
+"""What a connection manager consists of."""
+
+TRIVIAL = ("_abandoning", "_contain", "_expire", "_expired", "_turn", "unlisten")
+"""Functions that handle exceptions of others, or release what they are called for."""
+
+SECONDS = 200.0
+"""Time in which an attempt ends, with all retransmissions and time-wait."""
+
+
+class InterruptionTests(MessagingCase):
+    """Connections and datagram services of managers of which one call raises."""
+
+    slowBecause = "it plays connections for each function"
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.isSelected = False
+        self.interruptions = Interruptions(self.patch, OWNERS, lambda *_: self.isSelected, TRIVIAL)
+
+    def until(self, condition: Callable[[], object], what: str, seconds: float = SECONDS) -> None:
+        """Wait until a condition holds; the reactor logs exceptions of its calls."""
+        end = self.clock.seconds() + seconds
+        while not condition():
+            if self.clock.seconds() > end:
+                self.wrong.append(what)
+                return
+            try:
+                self.clock.step()
+            except ZeroDivisionError:
+                self.count += 1
+
+    def do(self, function: Callable[..., object], *arguments: Any) -> None:
+        """Call a method that may raise."""
+        try:
+            function(*arguments)
+        except ZeroDivisionError:
+            pass
+
+    def begun(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
+        """Make a request; return a list to which its result is appended, None if it fails."""
+        results: list[Any] = []
+        maybeDeferred(function, *arguments).addErrback(lambda _: None).addBoth(results.append)
+        return results
+
+    def converse(self, client: Any) -> None:
+        """Send a message, and disconnect."""
+        if client is None:
+            return
+        self.do(client.transport.sendMessage, b"hello")
+        self.until(
+            lambda: (
+                client.lost
+                or any(each.messages.pop() if each.messages else each.lost for each in self.served)
+            ),
+            "no message",
+        )
+        self.do(client.transport.loseConnection)
+        self.until(lambda: client.lost, "the client's connection stays open")
+
+    def connections(self) -> None:
+        """Connect, exchange a message and disconnect."""
+        (port,) = self.begun(self.ends().listen, MessageFactory(self.made))
+        found = self.begun(self.ask)
+        self.until(lambda: found, "the attempt hangs")
+        for client in found:
+            self.converse(client)
+        if port is not None:
+            self.do(port.stopListening)
+
+    def losses(self) -> None:
+        """Connect twice, with a network that loses the first messages."""
+        (port,) = self.begun(self.ends().listen, MessageFactory(self.made))
+        self.network.partition(*(each[0] for each in self.addresses))
+        found = [self.begun(self.ask) for _ in range(2)]
+        end = self.clock.seconds() + 1.0
+        self.until(lambda: self.clock.seconds() > end, "the time does not pass")
+        self.network.join(*(each[0] for each in self.addresses))
+        self.until(lambda: all(found), "an attempt hangs")
+        if found == [[None], [None]] and self.interruptions.hasRaised and port is not None:
+            self.wrong.append("both attempts failed")
+        for client in [client for each in found for client in each]:
+            self.converse(client)
+        if port is not None:
+            self.do(port.stopListening)
+
+    def resolutions(self) -> None:
+        """Find a datagram service."""
+        endpoint = DatagramServerEndpoint(self.clock, PORT, self.devices[1])
+        (port,) = self.begun(endpoint.listen, MessageFactory(DatagramRecorder))
+        found = self.begun(self.connectTo, MessageFactory(DatagramRecorder), DatagramClientEndpoint)
+        self.until(lambda: found, "the resolution hangs")
+        for client in found:
+            if client is not None:
+                self.do(client.transport.loseConnection)
+        if port is not None:
+            self.do(port.stopListening)
+
+    def play(self, work: Callable[[], None]) -> list[str]:
+        """Work while another connection of the same managers is open; return what is wrong."""
+        self.wrong: list[str] = []
+        self.count = 0
+        client, server = self.connected()
+        self.served.clear()
+        self.isSelected = True
+        work()
+        for each in self.served:
+            self.until(lambda each=each: each.lost or not each.isMade, "the server's stays open")  # type: ignore[misc]
+        self.isSelected = False
+        for here, there in ((client, server), (server, client)):
+            there.messages.clear()
+            here.transport.sendMessage(b"still open")
+            self.until(lambda there=there: there.messages, "the bystander is lost", 10)  # type: ignore[misc]
+        self.closed(*self.connected())
+        managers = [adapterOf(self.clock, device).manager for device in self.devices]
+        self.until(lambda: not any(map(self.others, managers)), "tables have entries")
+        self.closed(client, server)
+        self.count += len(self.flushLoggedErrors(ZeroDivisionError))
+        if self.count > 1:
+            self.wrong.append(f"it was logged {self.count} times")
+        self.assertNothingLeft(SECONDS)
+        return self.wrong
+
+    def others(self, manager: Any) -> list[Any]:
+        """Return what a manager has in its tables, apart from one connection."""
+        core = manager._core
+        found: list[Any] = [each for each in (core._connections, manager._connections) if len(each) > 1]
+        found += [each for each in (core._byPeer, core._byQP) if len(each) > 1]
+        found += filter(None, (core._resolutions, core._sidrRequests, core._peerToPeer, core._packets))
+        return [*found, *filter(None, (core._events, core._freed, manager._resolving, manager._peerClaims))]
+
+    def playEach(self, work: Callable[[], None], most: int) -> None:
+        """Play once for each function that is called, and let some of its calls raise."""
+        self.assertEqual(self.play(work), [])
+        self.assertGreater(len(self.interruptions.counts), 40)
+        for (owner, name), number in self.interruptions.each(most):
+            self.assertEqual(self.play(work), [], (owner.__name__, name, number))
+
+    def test_connections(self) -> None:
+        """A connection is opened and closed."""
+        self.playEach(self.connections, 2)
+
+    def test_losses(self) -> None:
+        """Two connections are opened, by retransmitted messages."""
+        self.playEach(self.losses, 1)
+
+    def test_resolutions(self) -> None:
+        """A datagram service is found."""
+        self.playEach(self.resolutions, 1)
