@@ -17,7 +17,7 @@ from __future__ import annotations
 import errno
 import socket
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from secrets import randbits
 from typing import Final
@@ -30,7 +30,7 @@ from txrdma.iba.verbs import Buffer
 from txrdma.kit.delayedcalls import Timer
 from txrdma.kit.logs import errorText, RateLimitedLogger
 from txrdma.soft.core.netdev import SHARES
-from txrdma.soft.host._coordinator import Coordinator, SERVICES
+from txrdma.soft.host._coordinator import Coordinator, FilterChanged, SERVICES
 from txrdma.soft.host._filter import attachFilter, filterProgram, POSITION
 from txrdma.soft.host._messages import (
     decode,
@@ -313,23 +313,28 @@ class PortMember:
         coordinator, port = self._forwarder.coordinator, self._forwarder.port
         if coordinator is None or port is None or self._isClosed:
             return
-        for changed in coordinator.events():
-            try:
-                attachFilter(self._bound, filterProgram(changed.positions, changed.home))
-            except OSError as error:  # packets are forwarded
-                _rateLimited.warn(
-                    self.address,
-                    "port 4791 of {address} is slower, since its socket filter can't be installed: {error}",
-                    address=self.address,
-                    error=errorText(error),
-                )
-        for probe in coordinator.outgoing():
-            port.sendProbe(bytes((probe.position,)) + probe.nonce.to_bytes(_NONCE_BYTES, "big"))
-        deadline = coordinator.deadline()
-        if deadline is None:
-            self._timer.stop()
-        else:
-            self._timer.ensure(max(0.0, deadline - self._reactor.seconds()), self._expired)
+        try:
+            for changed in coordinator.events():
+                self._install(changed)
+            for probe in coordinator.outgoing():
+                port.sendProbe(bytes((probe.position,)) + probe.nonce.to_bytes(_NONCE_BYTES, "big"))
+        finally:
+            deadline = coordinator.deadline()
+            if deadline is None:
+                self._timer.stop()
+            else:
+                self._timer.ensure(max(0.0, deadline - self._reactor.seconds()), self._expired)
+
+    def _install(self, changed: FilterChanged) -> None:
+        try:
+            attachFilter(self._bound, filterProgram(changed.positions, changed.home))
+        except OSError as error:  # packets are forwarded
+            _rateLimited.warn(
+                self.address,
+                "port 4791 of {address} is slower, since its socket filter can't be installed: {error}",
+                address=self.address,
+                error=errorText(error),
+            )
 
     def _expired(self) -> None:
         coordinator = self._forwarder.coordinator
@@ -382,22 +387,25 @@ class PortMember:
                 return True
         return False
 
-    def _resign(self) -> None:
-        """Become a member again."""
-        self._leave()
-        self._seekAgain()
+    def _resign(self, first: int = 0) -> None:
+        """Leave the other devices, and seek the coordinator again."""
+        try:
+            self._leave()
+        finally:
+            self._seekAgain(first)
 
     def _ping(self) -> None:
         """Ping the coordinator again; replace one that has not answered twice."""
         home = self._forwarder.home
-        if home is not None:
-            home.line.receiveNow()  # this process may not have run for a while
-        if home is None or self._forwarder.home is not home:
+        if home is None:
+            return
+        self._timer.start(PING_SECONDS, self._ping)  # even after an exception
+        home.line.receiveNow()  # this process may not have run for a while
+        if self._forwarder.home is not home:
             return
         if self._isReplaced():
             _log.info("the coordinator of {address} has a successor", address=self.address)
-            self._leave()
-            self._seekAgain(self._name + 1)
+            self._resign(self._name + 1)
         elif self.isAnswered:
             self._sendPing(PING_SECONDS)
         elif not self._isSuspect:
@@ -406,8 +414,7 @@ class PortMember:
             _log.info(
                 "the coordinator of {address} does not answer: seeking another one", address=self.address
             )
-            self._leave()
-            self._seekAgain(self._name + 1)
+            self._resign(self._name + 1)
 
     def _sendPing(self, seconds: float, isSuspect: bool = False) -> None:
         self.isAnswered, self._isSuspect = False, isSuspect
@@ -415,12 +422,18 @@ class PortMember:
         self._timer.start(seconds, self._ping)
 
     def _seekAgain(self, first: int = 0) -> None:
-        """Find the coordinator, or become it."""
+        """Find the coordinator, or become it; after an exception, try again later."""
         try:
             self._seek(True, first)
-        except DeviceUnavailable as error:
-            _rateLimited.warn(self.address, "{error}", error=errorText(error))
-            self._timer.start(_REFUSED_SECONDS, self._seekAgain)
+        except Exception as error:
+            if isinstance(error, DeviceUnavailable):
+                _rateLimited.warn(self.address, "{error}", error=errorText(error))
+            else:
+                _log.failure("{member} seeks the coordinator again", member=self)
+            try:
+                self._leave()
+            finally:
+                self._timer.start(_REFUSED_SECONDS, self._seekAgain)
 
     def _seek(self, isTakeover: bool, first: int = 0) -> None:
         """
@@ -469,7 +482,7 @@ class PortMember:
     def _join(self, sock: socket.socket) -> None:
         """Become a member of the coordinator at this connection, and report services to it."""
         line = _Line(self, PacketSocket(self._reactor, sock), False)
-        self._forwarder.home = line
+        self._forwarder.coordinator, self._forwarder.home = None, line
         self._lines[line] = None
         self._report(Enter(kind=HostMessageKind.ENTER, version=VERSION, share=self.share).encode())
         if self._isReceiving:
@@ -495,19 +508,21 @@ class PortMember:
         if self._isClosed:
             return
         self._isClosed = True
-        self._leave()
-        for release in self._services.values():
-            release()
-        self._services.clear()
         self._forwarder.port = None
+        with ExitStack() as steps:
+            for release in self._services.values():
+                steps.callback(release)
+            self._services.clear()
+            steps.callback(self._leave)
 
     def _leave(self) -> None:
         """Close all lines, and the name."""
-        self._timer.stop()
-        if self._listener is not None:
-            self._listener.close()
-            self._listener = None
-        lines, self._lines = self._lines, {}
-        for line in lines:
-            line.line.close()
-        self._forwarder.reset()
+        with ExitStack() as steps:
+            steps.callback(self._forwarder.reset)
+            lines, self._lines = self._lines, {}
+            for line in lines:
+                steps.callback(line.line.close)
+            listener, self._listener = self._listener, None
+            if listener is not None:
+                steps.callback(listener.close)
+            self._timer.stop()
