@@ -12,6 +12,7 @@ from functools import partial
 from inspect import iscoroutine
 from struct import Struct
 from typing import Any, Final, TypeVar
+from weakref import WeakKeyDictionary
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.logger import Logger, LogLevel
@@ -73,13 +74,26 @@ def answers(tag: int) -> Callable[[_Method], _Method]:
     return decorate
 
 
+_methods: Final[WeakKeyDictionary[type, dict[int, str]]] = WeakKeyDictionary()
+"""The names of the methods of each class that are decorated with L{answers}, by their tags."""
+
+
 def answering(protocol: object) -> Iterator[tuple[int, Function]]:
     """Return the tags and methods of a protocol that are decorated with L{answers}."""
     kind = type(protocol)
+    methods = _methods.get(kind)
+    if methods is None:
+        methods = _methods[kind] = dict(_decorated(kind))
+    for tag, name in methods.items():
+        yield tag, getattr(protocol, name)
+
+
+def _decorated(kind: type) -> Iterator[tuple[int, str]]:
     for name in dir(kind):
-        tag = getattr(getattr(kind, name, None), "answersTag", None)
-        if tag is not None:
-            yield tag, getattr(protocol, name)
+        with _log.failuresHandled("{kind}.{name} answers no calls, after an error", kind=kind, name=name):
+            tag = getattr(getattr(kind, name, None), "answersTag", None)
+            if tag is not None:
+                yield tag, name
 
 
 class PendingRequests:

@@ -57,6 +57,16 @@ class Worker(TagRecorder):
         return await self.later(data) if data else None
 
 
+class Raising:
+    """A descriptor that raises, as a property of a metaclass may, and counts its calls."""
+
+    calls = 0
+
+    def __get__(self, instance: object, owner: type) -> None:
+        self.calls += 1
+        raise ZeroDivisionError("simulated")
+
+
 class CallsCase(HostsCase):
     """A client and a worker."""
 
@@ -94,6 +104,18 @@ class CallTests(CallsCase):
             answer = self.outcome(self.call(DOUBLE, items))
             self.assertEqual(array("d", answer), array("d", [2 * each for each in items]))
         self.assertNoCalls()
+
+    def test_raisingAttribute(self) -> None:
+        """An attribute of a class that raises costs no connection; it is read once for all connections."""
+        raising = Raising()
+        kind = type("Odd", (Worker,), {"attribute": raising})
+        for _ in range(2):
+            ends = kind(), kind()
+            self.connect(*ends)
+            data = array("d", [1.5]).tobytes()
+            self.assertEqual(self.outcome(ends[0].transport.call(DOUBLE, data)), array("d", [3.0]).tobytes())
+        self.assertEqual(raising.calls, 1)
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
 
     def test_bothWays(self) -> None:
         """Answers in any order arrive at their calls, and both ends can call each other."""
