@@ -17,13 +17,16 @@ from collections.abc import Awaitable, Callable
 from struct import pack, Struct
 from typing import Any, Final
 
-import dask
-from distributed.comm.addressing import parse_host_port, unparse_host_port
-from distributed.comm.core import BaseListener, Comm, CommClosedError, Connector
-from distributed.comm.tcp import BaseTCPBackend
-from distributed.comm.utils import ensure_concrete_host, from_frames, to_frames
-from distributed.protocol.utils import host_array
-from distributed.utils import ensure_memoryview
+try:
+    import dask
+    from distributed.comm.addressing import parse_host_port, unparse_host_port
+    from distributed.comm.core import BaseListener, Comm, CommClosedError, Connector
+    from distributed.comm.tcp import BaseTCPBackend
+    from distributed.comm.utils import ensure_concrete_host, from_frames, to_frames
+    from distributed.protocol.utils import host_array
+    from distributed.utils import ensure_memoryview
+except ImportError as error:
+    raise ImportError("txrdma.btl.dask needs distributed: pip install 'txrdma[dask]'") from error
 
 from twisted.internet.error import CannotListenError
 

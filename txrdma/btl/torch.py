@@ -17,10 +17,13 @@ from functools import reduce
 from threading import Event, Lock
 from typing import Any, Final
 
-import numpy
-import torch
-from torch import Tensor
-from torch.distributed import Backend, DistBackendError, ProcessGroup, ReduceOp, Work
+try:
+    import numpy
+    import torch
+    from torch import Tensor
+    from torch.distributed import Backend, DistBackendError, ProcessGroup, ReduceOp, Work
+except ImportError as error:
+    raise ImportError("txrdma.btl.torch needs torch and numpy: pip install 'txrdma[torch]'") from error
 
 from twisted.internet.defer import Deferred, gatherResults, maybeDeferred, TimeoutError
 from twisted.python.failure import Failure
