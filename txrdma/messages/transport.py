@@ -34,7 +34,8 @@ def cannotListen(place: str, port: object, error: RDMAError) -> CannotListenErro
     """
     usual = EADDRNOTAVAIL if isinstance(error, DeviceUnavailable) else EADDRINUSE
     number = getattr(error.__cause__, "errno", None) or usual
-    return CannotListenError(place, port, OSError(number, str(error)))
+    text = str(error).replace(f"[Errno {number}] ", "")  # which that of OSError begins with
+    return CannotListenError(place, port, OSError(number, text))
 
 
 class MessageTransport:

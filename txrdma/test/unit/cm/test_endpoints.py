@@ -97,6 +97,17 @@ class RDMATests(MessagingCase):
         self.assertIn("a test's", str(error))
         self.assertNothingLeft()
 
+    def test_systemCall(self) -> None:
+        """The error contains the number of a failed system call once."""
+        failed = OSError(errno.EMFILE, "Too many open files")
+        used = ResourceExhausted(f"no UNIX socket: {failed}")
+        used.__cause__ = failed
+        self.patch(ConnectionManager, "listen", Mock(side_effect=used))
+        error = self.cannotListen(RDMAServerEndpoint(self.clock, 7471, self.devices[1]))
+        self.assertEqual(error.socketError.errno, errno.EMFILE)
+        self.assertEqual(str(error).count(f"[Errno {errno.EMFILE}]"), 1, error)
+        self.assertIn("no UNIX socket: Too many open files", str(error))
+
     def test_noDevice(self) -> None:
         """A server without a device fails as over TCP at an address that the host does not have."""
         error = self.cannotListen(RDMAServerEndpoint(self.clock, 7471, "pyverbs:none"))
