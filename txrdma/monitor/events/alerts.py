@@ -17,9 +17,13 @@ from hashlib import blake2b
 from math import inf
 from typing import Any, Final, NamedTuple
 
+from twisted.logger import Logger
+
 from txrdma.fabric.advice import Severity
 from txrdma.kit.values import frozen
 from txrdma.monitor.diagnosis.findinglog import Entry, Key
+
+_log = Logger()
 
 GRACE_SECONDS: Final = 900.0
 """Seconds after which a finding that a previous process has sent, and that is not found again, is cleared."""
@@ -173,9 +177,10 @@ class _Waiting:
         if self._silenced is None or self._silenced[0] is not silences or self._silenced[1] != found.where:
             self._silenced = silences, found.where
             self._end = self.due
-            ours = [one for one in silences if one.until > self.due and one.holds(self.entry)]
-            for _ in ours:  # the end of one may be within another one
-                self._end = max(one.endOf(self._end) for one in ours)
+            with _log.failuresHandled("silences of {where} are ignored, after an error", where=found.where):
+                ours = [one for one in silences if one.until > self.due and one.holds(self.entry)]
+                for _ in ours:  # the end of one may be within another one
+                    self._end = max(one.endOf(self._end) for one in ours)
         return self._end
 
 

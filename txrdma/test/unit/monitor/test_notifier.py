@@ -93,6 +93,23 @@ class NotifierTests(SynchronousTestCase):
         self.assertEqual(self.channel.wheres(), ["leaf 1"])
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
 
+    def test_oneTimeFails(self) -> None:
+        """An alert whose silences cannot be determined is sent, and delays no other one."""
+
+        def holds(silence: Silence, entry: Entry) -> bool:
+            if entry.finding.where == "leaf 1":
+                raise ZeroDivisionError("simulated")
+            return False
+
+        self.patch(Silence, "holds", holds)
+        notifier = self.started(replace(RULES, silences=(Silence(until=1e10),)))
+        for where in ("leaf 1", "leaf 2"):
+            notifier.findingChanged(Raised(entryOf(where=where)))
+        self.clock.pump([70.0])
+        self.assertEqual(self.channel.wheres(), ["leaf 1", "leaf 2"])
+        self.assertEqual(notifier.findings(), [])
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+
     def test_oneQueueFails(self) -> None:
         """Alerts are sent although a queue could not be started."""
         self.patch(NotificationQueue, "repeat", Mock(side_effect=ZeroDivisionError("simulated")))
