@@ -7,25 +7,32 @@ were recorded, with the severities, silences and delays of the configuration.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections import Counter
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import replace
 from math import ceil, floor
-from typing import Any, Final
+from typing import Any, Final, TypeVar
+
+from twisted.logger import Logger
 
 from txrdma.error import InvalidRequest
 from txrdma.fabric.model import Fabric, PortKey
 from txrdma.fabric.rootcause import explained
 from txrdma.iba.types import GUID
+from txrdma.kit.logs import errorText
 from txrdma.kit.values import frozen
 from txrdma.monitor.config import MonitorConfig
 from txrdma.monitor.diagnosis.fabricstate import linkOf, TOPOLOGY_KINDS
 from txrdma.monitor.diagnosis.findinglog import CauseChanged, Cleared, Entry, FindingLog, Raised
-from txrdma.monitor.diagnosis.journal import entryOf, FabricEvent, readValid
+from txrdma.monitor.diagnosis.journal import entryOf, FabricEvent
 from txrdma.monitor.diagnosis.thresholds import ErrorThresholds, KINDS_OF_ERRORS
 from txrdma.monitor.diagnosis.topologywatch import TopologyWatch
 from txrdma.monitor.events.alerts import Alert, AlertTracker
 from txrdma.monitor.events.notifier import RAISED
 from txrdma.monitor.series.historystore import HistoryStore
+
+_log = Logger()
+_Read = TypeVar("_Read")
 
 STEP_SECONDS: Final = 60
 _LEVEL: Final = "minutes"
@@ -89,6 +96,8 @@ class WhatIf:
         self._links: dict[Any, tuple[PortKey, PortKey]] = {}  # the last one of each port
         self._gone: set[GUID] = set()
         self._recorded: dict[str, Entry] = {}
+        self._invalid: Counter[str] = Counter()  # numbers of events, by kind
+        self._firstErrors: dict[str, str] = {}
 
     def run(self) -> Generator[tuple[int, int], None, None]:
         """Evaluate the history, and yield the numbers of hours done and of all."""
@@ -97,6 +106,7 @@ class WhatIf:
             begin = self._begin + hour * _READ_SECONDS
             self._evaluate(begin, min(self._end, begin + _READ_SECONDS))
             yield hour + 1, hours
+        self._logInvalid()
         for event in self._store.eventsBetween((RAISED,), self._begin, self._end):
             kind = event.detail.get("kind", "") if isinstance(event.detail, dict) else ""
             self.sent[kind] = self.sent.get(kind, 0) + 1
@@ -151,14 +161,33 @@ class WhatIf:
                 self._gone.discard(event.guid)
                 self._thresholds.restarted(event.guid, event.at)
         elif event.subject:
-            for link in readValid([event], linkOf):
+            link = self._read(event, linkOf)
+            if link is not None:
                 isLost = event.kind == _LOST
                 self._thresholds.linksChanged({link} if isLost else (), () if isLost else {link}, event.at)
                 self._links.update(dict.fromkeys(link, link))
 
+    def _read(self, event: FabricEvent, read: Callable[[FabricEvent], _Read]) -> _Read | None:
+        """Return what is read from an event; None if it is invalid, which L{run} logs."""
+        try:
+            return read(event)
+        except Exception as error:
+            self._invalid[event.kind] += 1
+            self._firstErrors.setdefault(event.kind, errorText(error))
+            return None
+
+    def _logInvalid(self) -> None:
+        for kind, number in self._invalid.items():
+            _log.warn(
+                "{number} invalid events ({kind}) of the history are ignored; the first one: {first}",
+                number=number,
+                kind=kind,
+                first=self._firstErrors[kind],
+            )
+
     def _findingChanged(self, event: FabricEvent) -> None:
         """Process a recorded finding that was raised or cleared, or another state: of its cause, or noted."""
-        entry = next(iter(readValid([event], entryOf)), None) if event.subject else None
+        entry = self._read(event, entryOf) if event.subject else None
         if entry is None:
             return
         kind = entry.finding.kind

@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from twisted.logger import formatEvent, globalLogPublisher, LogEvent
+
 from txrdma.fabric.health import Cause, Finding
 from txrdma.fabric.rootcause import explained
 from txrdma.mad.agent import MADAgent
 from txrdma.monitor import whatif
 from txrdma.monitor.config import parseConfig
 from txrdma.monitor.diagnosis.findinglog import Action, Annotated, CauseChanged, Cleared, FindingEvent, Raised
+from txrdma.monitor.diagnosis.journal import FabricEvent
 from txrdma.monitor.diagnosis.thresholds import ErrorThresholds
 from txrdma.monitor.events.alerts import AlertTracker
 from txrdma.monitor.reading.poller import FabricPoller
@@ -253,3 +256,23 @@ class WhatIfTests(FabricTestCase):
         self.assertEqual(
             [(one.alert.finding["kind"], one.alert.finding["where"]) for one in evaluated.alerts], self.sent
         )
+
+    def test_invalidEvents(self) -> None:
+        """Invalid events of each kind are logged together."""
+        kinds = ("finding-raised", "link-gone")
+        logged: list[str] = []
+
+        def observe(event: LogEvent) -> None:
+            logged.append(formatEvent(event))
+
+        globalLogPublisher.addObserver(observe)
+        self.addCleanup(globalLogPublisher.removeObserver, observe)
+        self.pump(600.0)
+        for kind in kinds:
+            for number in range(3):
+                event = FabricEvent(self.clock.seconds() - 1 - number, kind, "a", "", subject="[]", detail=[])
+                self.store.append([event])
+        self.evaluated()
+        found = [line for line in logged if "invalid" in line]
+        begins = sorted(line.partition(" of ")[0] for line in found)
+        self.assertEqual(begins, [f"3 invalid events ({kind})" for kind in kinds])
