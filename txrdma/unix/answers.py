@@ -26,6 +26,7 @@ from twisted.internet.protocol import connectionDone, Protocol
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from txrdma.error import DeviceUnavailable
 from txrdma.kit.logs import errorText, RateLimitedLogger
 from txrdma.unix.sockets import isSameUser, LocalListener, peerOf, Reactor
 
@@ -176,9 +177,16 @@ def processesIn(namespace: str, listing: str | None = None) -> list[int]:
     Return the PIDs of the processes of this user that have a status socket.
 
     @param listing: the contents of C{/proc/net/unix}, which is read by default.
+    @raise DeviceUnavailable: it cannot be read.
     """
     if listing is None:
-        listing = PROC_NET_UNIX.read_text(errors="replace")
+        try:
+            listing = PROC_NET_UNIX.read_text(errors="replace")
+        except OSError as error:
+            reason = f"no process can be found, since {PROC_NET_UNIX} cannot be read: {error.strerror}"
+            raise DeviceUnavailable(
+                f"{reason}; mount the proc file system (mount -t proc proc /proc)"
+            ) from error
     # /proc/net/unix shows the leading zero byte as @.
     form = re.compile(
         r"^[0-9a-f]+: [0-9A-F]+ [0-9A-F]+ (?P<flags>[0-9A-F]+) .* "

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import socket
+from pathlib import Path
 from typing import Any
 
 from twisted.internet.testing import StringTransport
 from twisted.trial.unittest import SynchronousTestCase
 
+from txrdma.error import DeviceUnavailable
 from txrdma.unix import answers
 from txrdma.unix import sockets as unixsockets
-from txrdma.unix.answers import _Asking
+from txrdma.unix.answers import _Asking, processesIn
 
 
 class OwnerTests(SynchronousTestCase):
@@ -42,3 +44,13 @@ class OwnerTests(SynchronousTestCase):
         self.patch(unixsockets, "unmapped", frozenset)
         self.assertNoResult(self.ask(bytes(10)).answered)
         self.failureResultOf(self.ask(bytes(11)).answered, ValueError)
+
+
+class FindingTests(SynchronousTestCase):
+    """Processes are found by a file of the kernel."""
+
+    def test_noProc(self) -> None:
+        """Without the proc file system, the error says what to do."""
+        self.patch(answers, "PROC_NET_UNIX", Path(self.mktemp()))
+        error = self.assertRaises(DeviceUnavailable, processesIn, "txrdma/smc")
+        self.assertIn("No such file or directory; mount the proc file system", str(error))
