@@ -104,7 +104,7 @@ class StreamConnection(Generic[CoreT, CarrierT]):
     A stream over a message connection: an L{End<txrdma.streams.transport.End>}.
 
     A subclass implements a kind of message connection. It calls C{_begun} when the message connection is
-    established, C{_turn} when bytes have arrived or can be sent, and C{_lost} when the connection is lost.
+    established, C{_turn} when bytes have arrived or can be sent, and C{_ended} when the connection is lost.
 
     @cvar kind: the prefix of endpoint strings, for the log.
     @ivar host: the local address.
@@ -168,19 +168,24 @@ class StreamConnection(Generic[CoreT, CarrierT]):
         finally:
             self._isBusy = False
 
+    def _ended(self, reason: Failure) -> None:
+        """End the stream, even after an exception: the message connection is lost."""
+        try:
+            self._lost(reason)
+        except Exception:
+            self._core = self._transport = None
+            self._interrupted()
+
     def _lost(self, reason: Failure) -> None:
         """End the stream: the message connection is lost, possibly after an orderly close."""
         core, self._core = self._core, None
         self._transport = None
         if self._front is None:
             return  # it was not started, or has ended
-        try:
-            self._soon()
-            if core is not None:  # nothing more is sent or received
-                self._record.bytesSent -= core.backlog
-                self._life.ended(core, self._reader, reason.check(ConnectionDone) is not None)
-        except Exception:
-            self._interrupted()
+        self._soon()
+        if core is not None:  # nothing more is sent or received
+            self._record.bytesSent -= core.backlog
+            self._life.ended(core, self._reader, reason.check(ConnectionDone) is not None)
 
     def _drop(self, core: StreamCore) -> None:
         """Drop written bytes that are not posted."""
@@ -294,7 +299,13 @@ class StreamConnection(Generic[CoreT, CarrierT]):
 
     def _schedule(self) -> None:
         if self._front is not None:
-            nextCalls(self._reactor).add(self._turn)
+            nextCalls(self._reactor).add(self._scheduledTurn)
+
+    def _scheduledTurn(self) -> None:
+        try:
+            self._turn()
+        except Exception:
+            self._interrupted()
 
     def _turn(self) -> None:
         """
@@ -432,7 +443,7 @@ class StreamConnection(Generic[CoreT, CarrierT]):
         front, self._front = self._front, None
         self.discardsInput, self.isOpen = True, False
         with _log.failuresHandled("{end} still ends after an exception", end=self):
-            nextCalls(self._reactor).discard(self._turn)
+            nextCalls(self._reactor).discard(self._scheduledTurn)
             removeShutdownListener(self._reactor, self.reactorStops)
             if front is not None:
                 self._record.ended(self.kind, (self.host, self.peer), reason, self._reactor.seconds())

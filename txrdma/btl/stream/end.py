@@ -54,7 +54,7 @@ class BTLEnd(StreamConnection[ByteStream, BTLMessageTransport]):
                 core.isCloseDelivered = core.hasSentClose and reason.check(ConnectionDone) is not None
                 self._storeRest()
         finally:
-            self._lost(reason)
+            self._ended(reason)
 
     # The producer of messages; each call is followed by C{progressed}
 

@@ -283,11 +283,11 @@ class RSocketEnd(StreamConnection[RSocket, RDMATransport]):
         if self.connected:
             self._release = self.remoteMemory.adapter.holdUntilReported()
         mapped, self._mapped = self._mapped, None
-        with ExitStack() as rest:  # also if _lost raises
+        with ExitStack() as rest:  # also if _ended raises
             if mapped is not None:
                 rest.callback(callWithContext, self.context, mapped.end)
             rest.callback(self.setKeepAlive, None)
-            self._lost(reason)
+            self._ended(reason)
 
     def _maybeEnd(self, reason: Failure | None) -> None:
         try:

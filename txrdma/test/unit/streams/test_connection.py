@@ -55,7 +55,7 @@ class End(StreamConnection[ByteStream, Any]):
         self._begun(self.carrier)
 
     def lose(self, reason: Exception) -> None:
-        self._lost(Failure(reason))
+        self._ended(Failure(reason))
 
 
 class BTLEndTests(SynchronousTestCase):
@@ -121,6 +121,7 @@ class EndTests(SynchronousTestCase):
     def test_interruptedEnd(self) -> None:
         """C{connectionLost} is called, and the factory stopped, although a step of the end raises."""
         for owner, name in (
+            (StreamConnection, "_lost"),
             (StreamConnection, "_soon"),
             (ConnectionRecord, "ended"),
             (StreamTransport, "ended"),
@@ -136,6 +137,18 @@ class EndTests(SynchronousTestCase):
                 self.assertIs(self.protocol.reason.type, ConnectionLost, name)
             ended.assert_called_once_with()
             self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1, name)
+
+    def test_interruptedTurn(self) -> None:
+        """C{connectionLost} is called once although the iteration that reports the end raises."""
+        ended = Mock()
+        self.protocol, self.end = Recorder(), End(self.clock, True, self.makeTransport, ended)
+        self.end.begin(ByteStream())
+        self.patch(self.end, "_turn", Mock(side_effect=[ZeroDivisionError("simulated"), None]))
+        self.end.lose(ConnectionLost())
+        self.clock.advance(0)
+        self.assertIs(self.protocol.reason.type, ConnectionLost)
+        ended.assert_called_once_with()
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
 
     def test_endIsReportedAlthoughClockWasSetBack(self) -> None:
         """What is due in the next iteration is not late by as much as the clock was set back."""
