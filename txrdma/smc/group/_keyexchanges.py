@@ -35,7 +35,7 @@ KEYS_AT_ONCE = 8
 """Largest number of remote keys in one DELETE RKEY (RFC 7609, A.3.8)."""
 
 MOST_OVERDUE = 32
-"""Largest number of overdue DELETE RKEYs; above it, the oldest ends, and its buffers are freed."""
+"""Largest number of buffers in overdue DELETE RKEYs; above it, those of the oldest are freed."""
 
 
 @record
@@ -75,8 +75,9 @@ class KeyExchanges:
         return [request.until for request in self._pending if not request.isOverdue]
 
     def confirm(self, name: RKey, now: float) -> None:
-        """Announce a buffer to the peer."""
-        self._queued.append(_KeyRequest((name,), False))
+        """Announce a buffer to the peer, before queued deletions: connections wait for it."""
+        first = next((at for at, each in enumerate(self._queued) if each.isDeletion), len(self._queued))
+        self._queued.insert(first, _KeyRequest((name,), False))
         self.sendQueued(now)
 
     def delete(self, names: Sequence[RKey], now: float) -> None:
@@ -120,8 +121,11 @@ class KeyExchanges:
                 self._wasUnanswered = True
                 self._end(request, False, now)
         overdue = [request for request in self._pending if request.isOverdue]
-        for request in overdue[: max(0, len(overdue) - MOST_OVERDUE)]:
-            self._end(request, False, now)
+        excess = sum(len(request.names) for request in overdue) - MOST_OVERDUE
+        for request in overdue:
+            if excess > 0:
+                excess -= len(request.names)
+                self._end(request, False, now)
         self.sendQueued(now)
 
     def sendQueued(self, now: float) -> None:

@@ -122,6 +122,30 @@ class RKeyTests(SynchronousTestCase):
         gone = [event for event in server.events() if isinstance(event, RKeysDeleted)]
         self.assertEqual(gone, [RKeysDeleted((RKey(number),)) for number in range(3, 35)])
 
+    def test_unansweredDeletionsDelayConnectionOnce(self) -> None:
+        """A new buffer is announced before queued deletions, which a silent peer delays by 2 s each."""
+        server = alone(Role.SERVER)
+        for number in range(5):
+            server.deleteRKeys([RKey(1 + number)], 0.0)
+        server.confirmRKey(RKey(10), 0x1000, 0.0)
+        server.confirmRKey(RKey(11), 0x1000, 0.0)
+        server.expired(2.0)
+        server.received(ask(ConfirmRKey(rkey=RKey(10), address=0x1000), 0x80), 2.0)
+        server.received(ask(ConfirmRKey(rkey=RKey(11), address=0x1000), 0x80), 2.0)
+        self.assertEqual(server.events(), [RKeyConfirmed(RKey(10)), RKeyConfirmed(RKey(11))])
+        kinds = [LLCType.DELETE_RKEY, LLCType.CONFIRM_RKEY, LLCType.CONFIRM_RKEY, LLCType.DELETE_RKEY]
+        self.assertEqual([one.type for one in answers(server)], kinds)
+
+    def test_buffersOfUnansweredDeletionsAreBounded(self) -> None:
+        """A peer that answers no deletion cannot use up the buffers of a group, which 255 connections need."""
+        server = alone(Role.SERVER)
+        for number in range(0, 240, 8):
+            server.deleteRKeys([RKey(1 + number + each) for each in range(8)], 0.0)
+        for number in range(30):
+            server.expired(2.0 * number + 2.0)
+        gone = [key for event in server.events() if isinstance(event, RKeysDeleted) for key in event.rkeys]
+        self.assertEqual(gone, [RKey(number) for number in range(1, 241 - 32)])
+
     def test_eightKeysInOneMessage(self) -> None:
         pair = active()
         for number in range(11):
