@@ -12,7 +12,6 @@ import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, ExitStack
 from functools import partial
-from math import inf
 from typing import Any, Final, TypeVar
 
 from twisted.internet.defer import Deferred, TimeoutError
@@ -147,6 +146,7 @@ class Link:
         self._receives = attachment.receives
         self._byOffset = {request.identifier: request for request in attachment.requests}
         self._used: list[ReceiveRequest] = []
+        self._rest: Iterator[Completion] = iter(())
         self.qpn = self._queuePair.number
 
     def __repr__(self) -> str:
@@ -376,8 +376,10 @@ class Link:
         receives = self._receives
         used = self._used
         byOffset = self._byOffset
-        due = clock() + FLUSH_SECONDS if len(batch) > 1 else inf  # a single message needs no clock
-        for offset, status, _opcode, _qpn, length, _immediate, *_ in batch:
+        areSeveral = len(batch) > 1
+        due = clock() + FLUSH_SECONDS if areSeveral else 0.0  # a single message needs no clock
+        self._rest = rest = iter(batch)
+        for offset, status, _opcode, _qpn, length, _immediate, *_ in rest:
             if status:  # the queue pair is in the error state: all later completions fail, too
                 self.broken(statusText(status))
                 break
@@ -386,13 +388,13 @@ class Link:
             if length < CDC_LENGTH or message[0] >> 8 != CDC_TYPE:  # LLC, or invalid: the group decides
                 self.group.control(self, bytes(receives[offset : offset + length]))
                 continue
-            if queue.dirty and clock() >= due:
-                self._settle()
-                due = clock() + FLUSH_SECONDS
             # A message for an unknown token is dropped: its connection has just ended here.
             flow = flows.get(message[2])
             if flow is not None and message[0] == _START:
                 receive(flow, message)
+            if areSeveral and queue.dirty and clock() >= due:
+                self._settle()
+                due = clock() + FLUSH_SECONDS
         self.hasReceived = True
 
     def lastReceipt(self, now: float) -> float:
@@ -426,6 +428,7 @@ class Link:
         """End the link because its queue pair has failed, after processing received messages."""
         if not self.isOver and not self.isBreaking:
             self.isBreaking = True
+            self._dispatch(tuple(self._rest))  # of a batch that is being processed: before later ones
             self.poll()
             self.group.linkBroken(self, text)
 

@@ -5,6 +5,7 @@ The data flow of a connection: its fast path has the same effects as its general
 from __future__ import annotations
 
 import sys
+from itertools import permutations
 from typing import Any, cast, NoReturn
 
 from hypothesis import example, given
@@ -62,9 +63,16 @@ class Reported:
         return lambda *arguments: self.log.append((name, *arguments))
 
 
-def begun(size: int = _SIZE) -> tuple[Flow, Reported]:
+class Accumulating(Reported):
+    """A stream that accumulates state flags, as C{LinkedStream} does."""
+
+    def stateReceived(self, state: int) -> None:
+        super().stateReceived(self.flow.peerState | state)
+
+
+def begun(size: int = _SIZE, kind: type[Reported] = Reported) -> tuple[Flow, Reported]:
     """Return a flow that receives messages into a ring of C{size} bytes, and its recorder."""
-    reported = Reported()
+    reported = kind()
     queue = LinkSendQueue(None, Capacity(maxInline=1 << 30), lambda: None)  # type: ignore[arg-type]  # copies nothing
     flow = Flow(queue, memoryview(bytes(number & 0xFF for number in range(size))), [], reported)
     flow.protocol = cast(IProtocol, reported)
@@ -126,6 +134,27 @@ class ReceivedTests(SynchronousTestCase):
             if any(isinstance(each, str) for each in mine):
                 break  # it has ended
             written, read = one.ring.arrived, one.ring.peerConsumed
+
+
+class OrderTests(SynchronousTestCase):
+    """Messages of a connection whose links are polled in any order."""
+
+    def test_anyOrder(self) -> None:
+        """In any order of messages, all bytes are delivered once and in order, and the last state counts."""
+        count, length = 5, 6
+        messages = [
+            (CDC_START, number, 7, 0, length * number, 0, 0, ENDS if number == count else 0)
+            for number in range(1, count + 1)
+        ]
+        expected = bytes(range(length * count))
+        for order in permutations(messages):
+            flow, reported = begun(kind=Accumulating)
+            for message in order:
+                flow.received(message)
+            received = [each for each in reported.log if isinstance(each, bytes)]
+            self.assertEqual(b"".join(received), expected, order)
+            self.assertEqual((flow.peerState, flow.ring.receivedSequence), (ENDS, count), order)
+            self.assertEqual([each for each in reported.log if isinstance(each, str)], [], order)
 
 
 class ResigningTests(SynchronousTestCase):

@@ -137,7 +137,7 @@ class RKeyTests(SynchronousTestCase):
         self.assertEqual([one.type for one in answers(server)], kinds)
 
     def test_buffersOfUnansweredDeletionsAreBounded(self) -> None:
-        """A peer that answers no deletion cannot use up the buffers of a group, which 255 connections need."""
+        """A peer that answers no deletion cannot use up the 255 buffers of a group."""
         server = alone(Role.SERVER)
         for number in range(0, 240, 8):
             server.deleteRKeys([RKey(1 + number + each) for each in range(8)], 0.0)
