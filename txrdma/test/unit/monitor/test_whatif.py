@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from twisted.logger import formatEvent, globalLogPublisher, LogEvent
+from zope.interface import provider
+
+from twisted.logger import formatEvent, globalLogPublisher, ILogObserver, LogEvent
 
 from txrdma.fabric.health import Cause, Finding
 from txrdma.fabric.rootcause import explained
@@ -262,6 +264,7 @@ class WhatIfTests(FabricTestCase):
         kinds = ("finding-raised", "link-gone")
         logged: list[str] = []
 
+        @provider(ILogObserver)
         def observe(event: LogEvent) -> None:
             logged.append(formatEvent(event))
 
