@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final, Union
 
 from txrdma.fabric.health import Finding
@@ -176,17 +177,37 @@ def moduleFindings(fabric: Fabric, cables: Mapping[PortKey, Cable]) -> Iterator[
             yield Finding("receive-power", str(port), text, guid, number)
 
 
+_PIECE: Final = 2000
+"""Number of cables that are compared between two pauses."""
+
+
 class CableWatch:
     """
     Watch of the serial numbers of cables.
 
     @ivar cables: last known cable of each port, also of ports whose link is gone.
+    @ivar exchanged: time and former cable of ports whose cable was exchanged recently.
     """
 
     def __init__(self) -> None:
         self.cables: dict[PortKey, Cable] = {}
-        self._exchanged: dict[PortKey, tuple[float, Cable]] = {}
+        self.exchanged: dict[PortKey, tuple[float, Cable]] = {}
         self._doubtful: dict[PortKey, float] = {}
+        self._changed: set[PortKey] = set()
+
+    def resume(self, former: CableWatch, now: float) -> None:
+        """Continue from the cables of a former process, except where this one has read others."""
+        cables = former.cables
+        serials = {portKey: cable.serial for portKey, cable in self.cables.items()}
+        self._changed |= {key for key, serial in serials.items() if _serialIn(cables, key) != serial}
+        self._doubtful.update((portKey, now) for portKey in cables.keys() - serials.keys())
+        same = {key: one for key, one in former.exchanged.items() if key not in self._changed}
+        self.cables, self.exchanged = {**cables, **self.cables}, {**same, **self.exchanged}
+
+    def takeChanged(self) -> set[PortKey]:
+        """Return the ports with another serial number than at the last call."""
+        changed, self._changed = self._changed, set()
+        return changed
 
     def cameUp(self, ports: Iterable[PortKey], now: float) -> None:
         """Record that links came up: their ports may have other cables, which the next survey reads."""
@@ -195,32 +216,38 @@ class CableWatch:
     def serialOf(self, port: Port) -> str | None:
         """Return the serial number of a port's cable; C{""} if it is unknown, None until it is read again."""
         portKey = port.node.guid, port.number
-        if portKey in self._doubtful:
-            return None
-        cable = self.cables.get(portKey)
-        return "" if cable is None else cable.serial
+        return None if portKey in self._doubtful else _serialIn(self.cables, portKey)
 
-    def read(self, cables: Mapping[PortKey, Cable], known: Collection[GUID], now: float) -> None:
+    def reading(self, cables: Mapping[PortKey, Cable], known: Collection[GUID], now: float) -> Iterator[None]:
         """
-        Compare the cables of a survey with those before.
+        Compare the cables of a survey with those before; yield for pauses, and store them at the end.
 
         @param known: nodes of the fabric; the ports of others are forgotten.
         @param now: time at which the survey began.
         """
-        for portKey, cable in cables.items():
-            before = self.cables.get(portKey)
-            if before is not None and before.serial and cable.serial and before.serial != cable.serial:
-                self._exchanged[portKey] = (now, before)
-        kept = {key: cable for key, cable in self.cables.items() if key[0] in known}
-        self.cables = {**kept, **cables}
+        exchanged: dict[PortKey, tuple[float, Cable]] = {}
+        left = iter(cables.items())
+        while some := list(islice(left, _PIECE)):
+            for portKey, cable in some:
+                before = self.cables.get(portKey)
+                if before is not None and before.serial and cable.serial and before.serial != cable.serial:
+                    exchanged[portKey] = (now, before)
+                if _serialIn(self.cables, portKey) != cable.serial:
+                    self._changed.add(portKey)
+            yield
+        gone = [portKey for portKey in self.cables if portKey[0] not in known and portKey not in cables]
+        self.cables = {**self.cables, **cables}
+        for portKey in gone:
+            del self.cables[portKey]
+        self._changed.update(gone)
         self._doubtful = {
             portKey: at
             for portKey, at in self._doubtful.items()
             if portKey in self.cables and (at >= now or portKey not in cables)
         }
-        self._exchanged = {
+        self.exchanged = {
             portKey: (at, before)
-            for portKey, (at, before) in self._exchanged.items()
+            for portKey, (at, before) in {**self.exchanged, **exchanged}.items()
             if portKey in self.cables and now - at < RECENT_SECONDS
         }
 
@@ -228,16 +255,21 @@ class CableWatch:
         """Return a finding for each cable that was exchanged recently; it says where the former one is."""
         places: dict[str, list[Port]] = {}
         for (guid, number), cable in self.cables.items():
-            port = fabric.portAt(guid, number) if self._exchanged else None
+            port = fabric.portAt(guid, number) if self.exchanged else None
             if port is not None and cable.serial:
                 places.setdefault(cable.serial, []).append(port)
-        for (guid, number), (_at, before) in self._exchanged.items():
+        for (guid, number), (_at, before) in self.exchanged.items():
             port = fabric.portAt(guid, number)
             if port is not None:
                 now = " and ".join(map(str, places.get(before.serial, ())))
                 moved = f", which is at {now} now" if now else ""
                 text = f"its cable is {self.cables[guid, number]} now, and was {before}{moved}"
                 yield Finding("cable-changed", str(port), text, guid, number)
+
+
+def _serialIn(cables: Mapping[PortKey, Cable], portKey: PortKey) -> str:
+    cable = cables.get(portKey)
+    return "" if cable is None else cable.serial
 
 
 # Tables.

@@ -18,6 +18,7 @@ from twisted.logger import Logger
 from twisted.python.threadpool import ThreadPool
 
 from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError
+from txrdma.fabric.cables import CableWatch
 from txrdma.fabric.health import Finding
 from txrdma.kit.httprequests import quietAgent
 from txrdma.kit.lease import Lease
@@ -25,6 +26,8 @@ from txrdma.kit.logs import errorText
 from txrdma.kit.remotesender import RemoteSender
 from txrdma.kit.spool import Spool
 from txrdma.monitor.config import MonitorConfig
+from txrdma.monitor.diagnosis.cablemoves import CableMoves, FAULT
+from txrdma.monitor.diagnosis.cablestates import CABLE, formerCables
 from txrdma.monitor.diagnosis.findinglog import FindingLog
 from txrdma.monitor.diagnosis.journal import Journal
 from txrdma.monitor.diagnosis.thresholds import ErrorThresholds
@@ -171,6 +174,7 @@ class Duty:
         self._alerts = FormerAlerts({}, {})
         self._findingLog, self._journal = FindingLog(config.rules), Journal()
         self._topologyWatch = TopologyWatch()
+        self._cables, self._moves = CableWatch(), CableMoves()
 
     def open(self, lease: Lease | None) -> None:
         """
@@ -205,6 +209,9 @@ class Duty:
                 *(store, self._findingLog, self._topologyWatch, self._journal),
                 lambda kind: began + secondsToFind(kind, self._thresholds, settings),
             )
+            self._moves.restore(store.states(FAULT))
+            if self._config.surveySeconds:  # which read them again
+                self._cables = formerCables(store.states(CABLE))
         except RDMAError as error:
             if self._config.standby:
                 raise
@@ -233,6 +240,8 @@ class Duty:
         if writer is not None:
             self._journal.store = writer.append
         self._poller.resume(self._findingLog, self._topologyWatch, self._journal)
+        self._poller.cables.resume(self._cables, self._reactor.seconds())
+        self._thresholds.moves.resume(self._moves)
         self._applyRules()
 
     def start(self) -> None:

@@ -9,21 +9,33 @@ moved.
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import chain
+from operator import attrgetter
 from typing import Final, Union
 
 from txrdma.fabric.health import Finding
 from txrdma.fabric.model import Fabric, Port, PortKey
 from txrdma.fabric.rootcause import OF_LINK
+from txrdma.iba.types import GUID
 from txrdma.kit.values import frozen
+from txrdma.monitor.diagnosis.journal import FabricEvent, isTime, readValid
+
+FAULT: Final = "link-fault"
+"""Kind of the event that is the state of a port with a fault."""
+
+_FORGOTTEN: Final = "link-fault-forgotten"
 
 MOST_FAULTS: Final = 10_000
 """Maximum number of ports whose faults are remembered; the oldest are forgotten first."""
 
-REMEMBERED_SECONDS: Final = 7 * 86400.0
+_DAY: Final = 86400.0
+"""Seconds after which the time of a last report is stored again."""
+
+REMEMBERED_SECONDS: Final = 7 * _DAY
 """Seconds for which the fault of a link is remembered after its last report."""
 
 
@@ -53,6 +65,25 @@ class CableMoves:
 
     def __init__(self) -> None:
         self._faults: dict[PortKey, list[_Fault]] = {}
+        self._changed: set[PortKey] = set()
+
+    def restore(self, states: Iterable[FabricEvent]) -> None:
+        """Set the faults that a former process has stored; invalid ones are logged and ignored."""
+        self._faults = dict(readValid(states, _faultsOf))
+
+    def resume(self, former: CableMoves) -> None:
+        """Continue from the faults of a former process, and those that this one has seen."""
+        seen, self._faults = self._faults, former._faults
+        for key, faults in seen.items():
+            several = {one.beyond: one for one in (*self._faults.pop(key, ()), *faults)}
+            self._faults[key] = sorted(several.values(), key=attrgetter("at"))[-2:]
+        self._changed.update(seen)
+        self._bound()
+
+    def events(self, fabric: Fabric, now: float) -> list[FabricEvent]:
+        """Return the states of ports whose faults have changed since the last call."""
+        changed, self._changed = self._changed, set()
+        return [_eventOf(fabric, key, self._faults.get(key, ()), now) for key in changed]
 
     def __len__(self) -> int:
         return len(self._faults)
@@ -127,16 +158,52 @@ class CableMoves:
     def _remember(self, kind: str, port: Port, peer: Port, serial: str, now: float) -> None:
         key, beyond = _key(port), _key(peer)
         fault = _Fault(kind, beyond, str(peer), not peer.node.isSwitch, serial, now)
+        known = self._faults.pop(key, [])
+        if not known or _stored(known[-1]) != _stored(fault):
+            self._changed.add(key)
         # At most one former link: that of the last move.
-        others = [one for one in self._faults.pop(key, []) if one.beyond != beyond][-1:]
-        self._faults[key] = [*others, fault]
-        if len(self._faults) > MOST_FAULTS:
-            del self._faults[next(iter(self._faults))]
+        self._faults[key] = [*[one for one in known if one.beyond != beyond][-1:], fault]
+        self._bound()
+
+    def _bound(self) -> None:
+        while len(self._faults) > MOST_FAULTS:
+            key = next(iter(self._faults))
+            del self._faults[key]
+            self._changed.add(key)
 
     def _expire(self, now: float) -> None:
         oldest = now - REMEMBERED_SECONDS
         for key in [key for key, faults in self._faults.items() if faults[-1].at <= oldest]:
             del self._faults[key]
+            self._changed.add(key)
+
+
+def _stored(fault: _Fault) -> tuple[PortKey, str, float]:
+    """Return what is stored when it changes: other kinds of faults alternate."""
+    return fault.beyond, fault.serial, fault.at // _DAY
+
+
+def _eventOf(fabric: Fabric, key: PortKey, faults: Iterable[_Fault], now: float) -> FabricEvent:
+    port, (guid, number) = fabric.portAt(*key), key
+    detail = [
+        [one.kind, [str(one.beyond[0]), one.beyond[1]], one.name, one.isHost, one.serial, one.at]
+        for one in faults
+    ]
+    where, subject = str(guid if port is None else port), json.dumps([FAULT, str(guid), number])
+    return FabricEvent(now, FAULT if detail else _FORGOTTEN, where, "", guid, number, subject, detail)
+
+
+def _faultsOf(event: FabricEvent) -> tuple[PortKey, list[_Fault]]:
+    """Return the faults of an event, or raise an exception of any type if it is invalid."""
+    faults = []
+    for kind, (guid, number), name, isHost, serial, at in event.detail:
+        if not (isTime(at) and all(isinstance(one, str) for one in (kind, name, serial))):
+            raise ValueError(f"{event.detail!r} is not a list of faults")
+        beyond = GUID.fromString(guid), int(number)
+        faults.append(_Fault(kind, beyond, name, bool(isHost), serial, float(at)))
+    if event.guid is None or event.port is None or not faults:
+        raise ValueError(f"{event!r} is not of a port")
+    return (event.guid, event.port), faults
 
 
 def _key(port: Port) -> PortKey:

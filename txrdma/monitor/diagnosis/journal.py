@@ -62,8 +62,9 @@ class FabricEvent:
     An event, as it is stored.
 
     @ivar at: time at which it was seen, in seconds since 1970.
-    @ivar kind: one of L{KINDS}; C{node-forgotten}, C{link-forgotten}; C{alert-raised}, C{alert-cleared};
-        C{notification-queued}, C{notification-sent} or C{notification-dropped}.
+    @ivar kind: one of L{KINDS}; C{node-forgotten}, C{link-forgotten}; C{cable}, C{cable-forgotten};
+        C{link-fault}, C{link-fault-forgotten}; C{alert-raised}, C{alert-cleared}; C{notification-queued},
+        C{notification-sent} or C{notification-dropped}.
     @ivar where: readable name of the node, port or channel; C{guid} and C{port} identify it for programs.
     @ivar text: description of a change; C{""} if only the state of the subject is new.
     @ivar subject: identity of the subject with a new state; C{""} for an event that is not a state.

@@ -120,7 +120,7 @@ class ErrorThresholds:
         self._full: dict[PortKey, tuple[str, ...]] = {}
         self._former: dict[PortKey, PortKey] = {}
         self._causes: dict[Any, tuple[float, Cause]] = {}
-        self._moves = CableMoves()
+        self.moves = CableMoves()
 
     def change(self, limits: Iterable[TallyLimit], flaps: TallyLimit, mostBitErrors: float | None) -> None:
         """Replace the limits; sums of limits that remain are retained."""
@@ -283,7 +283,7 @@ class ErrorThresholds:
         found += self._bitErrorFindings(fabric, now)
         found += self._flapping(fabric, ends)
         grouped = self._grouped(fabric, found, now, ignored)
-        return self._moves.explained(fabric, grouped, now, serialOf)
+        return self.moves.explained(fabric, grouped, now, serialOf)
 
     def _grouped(
         self, fabric: Fabric, found: Sequence[Finding], now: float, ignored: Collection[str]

@@ -755,6 +755,7 @@ class FabricPoller:
             *(fabric, now, self.topologyWatch.missingAt(), self.cables.serialOf),
             self.findings.log.rules.ignored,
         )
+        self.findings.journal.add(self._thresholds.moves.events(fabric, now))
         found += [
             Finding("node-silent", str(fabric.nodes[guid]), "it does not answer for its counters", guid)
             for guid in silent

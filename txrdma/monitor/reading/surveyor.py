@@ -7,8 +7,10 @@ up and down all the time they are read once an hour; findings wait for a survey 
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Iterator
+from typing import Any, Final
 
+from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import Cooperator
 from twisted.logger import Logger
@@ -19,6 +21,7 @@ from txrdma.fabric.routechecks import routeFindings
 from txrdma.fabric.tables import tableFindings, TableSurvey, UnableNodes
 from txrdma.kit.logs import errorText
 from txrdma.mad.agent import MADAgent
+from txrdma.monitor.diagnosis.cablestates import cableEvents
 from txrdma.monitor.reading.poller import FabricPoller
 from txrdma.monitor.supervisor import SupervisedLoop
 
@@ -111,6 +114,10 @@ class Surveyor:
             return False
         return True
 
+    def _inSteps(self, steps: Iterator[Any]) -> Deferred[Any]:
+        """Take the steps of an iterator, between which the reactor does other work."""
+        return self._cooperator.cooperate(steps).whenDone()
+
     async def _survey(self) -> None:
         """Read the tables, and report what they show unless the fabric has changed meanwhile."""
         fabric = self._poller.fabric
@@ -120,16 +127,15 @@ class Surveyor:
         tables = await TableSurvey(self._agent, endPort, fabric, _OUTSTANDING, self._unable).run()
         self._unable.keep(fabric.nodes)
         routes = await routeFindings(
-            *(self._agent, endPort, fabric, tables.linear),
-            lambda steps: self._cooperator.cooperate(steps).whenDone(),
-            tables.adaptive,
+            *(self._agent, endPort, fabric, tables.linear), self._inSteps, tables.adaptive
         )
         self.surveys += 1
         self._poller.firmware = tables.firmware
         self._poller.linear, self._poller.adaptive = tables.linear, tables.adaptive
         self._poller.surveyedAt = self._reactor.seconds()
         cables = self._poller.cables
-        cables.read(tables.cables, fabric.nodes, began)
+        await self._inSteps(cables.reading(tables.cables, fabric.nodes, began))
+        await self._inSteps(map(self._poller.findings.journal.add, cableEvents(cables, fabric, began)))
         if changes == self._poller.topologyWatch.changes:
             found: list[Finding] = [*tableFindings(fabric, tables), *routes, *cables.findings(fabric)]
             self._poller.findings.report(TABLES, found)

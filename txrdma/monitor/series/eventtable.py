@@ -40,7 +40,7 @@ _COLUMNS: Final[Columns] = {
 _CONTENT: Final = ", ".join(list(_COLUMNS)[1:])
 _READ: Final = "at, kind, place, text, guid, port, subject, detail"
 _STATELESS: Final = (
-    *("node-forgotten", "link-forgotten", "finding-cleared"),
+    *("node-forgotten", "link-forgotten", "link-fault-forgotten", "cable-forgotten", "finding-cleared"),
     *("alert-cleared", "notification-sent", "notification-dropped"),
 )
 """Kinds of events after which their subject has no state."""

@@ -168,7 +168,7 @@ BOUNDS: Final = {
         fabric.HostsByName._nodes fabric.Loss.cutOff,switches,byHost,reduced,jobs
         fabric.Refresh.touched,changed,_known,_loose fabric.RouteCheck.found,cyclic,_waits,_beyond
         fabric._Choices._onward,_numbers,_general,_seen
-        fabric.AdaptiveGroups._entries,_masks fabric.CableWatch.cables,_exchanged,_doubtful
+        fabric.AdaptiveGroups._entries,_masks fabric.CableWatch.cables,exchanged,_doubtful,_changed
         fabric.UnableNodes._failures
         fabric.SASweep._lids fabric._TableView._switches,_groups fabric.SteadyNames._nodes
         fabric.Sweep._lanes,_waiting,_open,_known fabric.Tables.linear,pkeys,lanes,firmware

@@ -187,7 +187,7 @@ class WatchTests(FabricTestCase):
     def found(self, now: float = 0.0) -> list[tuple[str, int | None, str]]:
         swept = self.sweep()
         tables = self.answerTo(TableSurvey(self.agent, self.agent.port.endPort, swept).run())
-        self.watch.read(tables.cables, swept.nodes, now)
+        list(self.watch.reading(tables.cables, swept.nodes, now))
         return [(str(one.where), one.port, one.text) for one in self.watch.findings(swept)]
 
     def test_exchanged(self) -> None:
@@ -234,14 +234,14 @@ class WatchTests(FabricTestCase):
         self.assertEqual(self.watch.serialOf(port), read.serial)
         self.watch.cameUp([portKey], 5.0)
         for cables, now in (({portKey: read}, 4.0), ({}, 6.0)):
-            self.watch.read(cables, swept.nodes, now)
+            list(self.watch.reading(cables, swept.nodes, now))
             self.assertIsNone(self.watch.serialOf(port))
         new = replace(read, serial="NEW")
-        self.watch.read({portKey: new}, swept.nodes, 7.0)
+        list(self.watch.reading({portKey: new}, swept.nodes, 7.0))
         self.assertEqual(self.watch.serialOf(port), "NEW")
         self.assertEqual([one.kind for one in self.watch.findings(swept)], ["cable-changed"])
 
     def test_forgotten(self) -> None:
         """Ports of nodes that have left the fabric are forgotten."""
-        self.watch.read({}, (), 0.0)
+        list(self.watch.reading({}, (), 0.0))
         self.assertEqual(self.watch.cables, {})

@@ -16,6 +16,8 @@ from txrdma.fabric.health import Finding, locatedFindings
 from txrdma.iba.types import GUID
 from txrdma.mad.agent import MADAgent
 from txrdma.monitor.diagnosis import journal
+from txrdma.monitor.diagnosis.cablemoves import CableMoves, FAULT, REMEMBERED_SECONDS
+from txrdma.monitor.diagnosis.cablestates import CABLE, formerCables
 from txrdma.monitor.diagnosis.findinglog import (
     Action,
     Entry,
@@ -32,6 +34,7 @@ from txrdma.monitor.events.alerts import Alert, FormerAlerts
 from txrdma.monitor.events.memory import restoreState, secondsToFind
 from txrdma.monitor.reading.poller import DEFAULT_RULES, FabricPoller
 from txrdma.monitor.reading.settings import PollerSettings
+from txrdma.monitor.reading.surveyor import Surveyor
 from txrdma.monitor.series.history import HistoryWriter
 from txrdma.monitor.series.historystore import HistoryStore
 from txrdma.sim.fabric import SimulatedFabric
@@ -62,6 +65,8 @@ class RestartTestCase(PollerTestCase):
             *(self.store, poller.findings.log, poller.topologyWatch, self.journal),
             lambda kind: began + secondsToFind(kind, self.thresholds, self.settings),
         )
+        poller.cables.resume(formerCables(self.store.states(CABLE)), began)
+        self.thresholds.moves.restore(self.store.states(FAULT))
         self.journal.store = self.writer.append
         return poller
 
@@ -93,6 +98,105 @@ class RestartTestCase(PollerTestCase):
     def kinds(self) -> list[tuple[str, str]]:
         """Return the changes, each with the name of its location."""
         return [(change.kind, change.where.partition(" (")[0]) for change in self.journal.changes]
+
+
+class MovedCableTests(RestartTestCase):
+    """Cables between two switches, of which one has errors, that are moved while no process runs."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.fabric.haveModules()
+        for name in ("left", "right"):
+            self.fabric.haveModule(name, 3)
+        self.surveyed(35.0)
+        self.assertNotIn("the fault", self.textAt("left", 3))
+        self.ended()
+
+    def surveyed(self, seconds: float) -> None:
+        """Let a process begin, and read all tables."""
+        self.started(seconds)
+        surveyor = Surveyor(self.clock, self.agent, self.poller, 900.0)
+        surveyor.start()
+        self.addCleanup(surveyor.stop)
+        self.pump(180.0)
+
+    def textAt(self, name: str, number: int) -> str:
+        """Return the text of the finding of errors at a port, which has some now."""
+        self.fabric.growCounters(name, number, symbolErrorCounter=1.0)
+        self.pump(60.0)
+        self.fabric.growCounters(name, number, symbolErrorCounter=0.0)
+        portKey = self.portKey(name, number)
+        (text,) = (
+            entry.finding.text
+            for entry in self.poller.findings.log.open.values()
+            if entry.finding.kind == "symbol-errors" and (entry.finding.guid, entry.finding.port) == portKey
+        )
+        return text
+
+    def moved(self, *moves: tuple[str, int, int]) -> None:
+        """Move cables at a switch from a port to another one, and start the next process."""
+        for name, number, to in moves:
+            self.fabric.move(name, number, name, to)
+        self.again(0.0)
+        self.surveyed(0.0)
+
+    def test_oneEnd(self) -> None:
+        """The fault follows the cable of which one end was moved."""
+        self.moved(("left", 3, 7))
+        self.assertRegex(self.textAt("left", 7), "; the fault follows the cable: left .* port 3 had")
+
+    def test_bothEnds(self) -> None:
+        """The fault follows the cable of which both ends were moved, which its serial number shows."""
+        self.moved(("left", 3, 7), ("right", 3, 7))
+        self.assertRegex(self.textAt("left", 7), "; the fault follows the cable: (left|right) .* port 3 had")
+
+    def test_otherCable(self) -> None:
+        """The fault stays with the port, which has another cable now, for a day also after more restarts."""
+        self.moved(("left", 3, 7), ("left", 4, 3))
+        self.assertRegex(self.textAt("left", 3), "; the fault stays with the port: left .* port 3 had")
+        for _ in range(2):
+            changed = self.entries()["cable-changed"].finding
+            self.assertIn("now, and was", changed.text)
+            self.assertEqual((changed.guid, changed.port), self.portKey("left", 3))
+            self.ended()
+            self.again(0.0)
+            self.surveyed(0.0)
+
+    def test_unread(self) -> None:
+        """Before the first survey of a process nothing is said of cables whose serial number it must read."""
+        self.fabric.move("left", 3, "left", 7)
+        self.again()
+        self.assertNotIn("the fault", self.textAt("left", 7))
+
+    def test_forgotten(self) -> None:
+        """Faults of a week ago are forgotten, by the history as well."""
+        self.again()
+        self.assertTrue(self.store.states(FAULT))
+        moves = self.thresholds.moves
+        at = self.clock.seconds() + REMEMBERED_SECONDS
+        moves.explained(self.sweptFabric, [], at)
+        self.writer.append(moves.events(self.sweptFabric, at))
+        self.pump(5.0)
+        self.assertEqual(self.store.states(FAULT), [])
+
+    def test_invalid(self) -> None:
+        """Invalid events of cables and faults are ignored, and the others restored."""
+        self.again()
+        faults, cables = self.store.states(FAULT), self.store.states(CABLE)
+        for kind, details in (
+            (FAULT, (None, [], [["symbol-errors"]], [["a", ["x", 1], "b", True, "c", 1.0]])),
+            (CABLE, (None, [["copper"], None], [["", "", "", "", "", 1.0], [inf, []]])),
+        ):
+            for number, detail in enumerate(details):
+                subject = f"{kind} {number}"
+                self.store.append([FabricEvent(1.0, kind, "x", "", subject=subject, detail=detail)])
+        moves = CableMoves()
+        with capturedLogs() as logged:
+            moves.restore(self.store.states(FAULT))
+            watch = formerCables(self.store.states(CABLE))
+        self.assertEqual([formatEvent(one)[:9] for one in logged], ["4 invalid", "3 invalid"])
+        self.assertEqual((len(moves), len(watch.cables)), (len(faults), len(cables)))
+        self.assertEqual(watch.cables.keys(), self.poller.cables.cables.keys())
 
 
 class RestartTests(RestartTestCase):

@@ -77,7 +77,7 @@ class PageTests(PageTestCase):
         self.started()
         nodes = {node.guid for node in self.fabric.nodes.values()}
         cable = Cable("copper", "<b>Maker", "PN-1", serial="SN1", metres=2.0, celsius=45.5, receivedDBm=(-3,))
-        self.poller.cables.read({(self.fabric.node("left").guid, 3): cable}, nodes, 0.0)
+        list(self.poller.cables.reading({(self.fabric.node("left").guid, 3): cable}, nodes, 0.0))
         text = unescape(self.page("/cables").text)
         for part in ("<b>Maker PN-1 copper", "SN1", "2 m", "45.5 °C", "-3 dBm", "unknown"):
             self.assertIn(part, text)

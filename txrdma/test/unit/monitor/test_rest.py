@@ -105,7 +105,7 @@ class RESTTests(SiteTestCase):
         self.started()
         portKey = (self.fabric.node("left").guid, 3)
         cable = Cable("copper", "Maker", "PN-1", "A1", "SN1", 2.0, receivedDBm=(0, -3), watts=1.5)
-        self.poller.cables.read({portKey: cable}, self.fabrics(), 0.0)
+        list(self.poller.cables.reading({portKey: cable}, self.fabrics(), 0.0))
         rows = self.rows("cables")
         self.assertEqual((len(rows), sum(row["isKnown"] for row in rows)), (14, 1))
         (known,) = self.rows("cables?isKnown=true")

@@ -306,6 +306,33 @@ class TakeoverTests(StandbyTestCase):
         world.run(INTERVAL)
         self.assertEqual(len(world.sent()), 1)
 
+    def test_movedCable(self) -> None:
+        """A standby that takes over knows faults of links from before its start, and where a cable was."""
+        limit = "[limits.SymbolErrorCounter]\nmost = 5\nseconds = 60\n"
+        world, first = self.world, self.world.started("h00000", limit)
+        host = world.fabric.node("h00004").external[0]
+        assert host.peer is not None
+        leaf = next(name for name, node in world.fabric.nodes.items() if host.peer in node.external)
+        number = host.peer.number
+        other = next(port.number for port in host.peer.node.external if port.peer is None)
+        self.grow(leaf, number)
+        second = world.started("h00001", limit)
+        world.run(5.0)
+        first.kill()
+        world.fabric.move(leaf, number, leaf, other)
+        world.run(60.0)
+        self.assertTrue(second.isActive)
+        self.grow(leaf, other)
+        rows = second.get("/api/v1/findings?isOpen=true&kind=symbol-errors").json["rows"]
+        (text,) = (row["text"] for row in rows if row["port"] == other)
+        self.assertRegex(text, f"; the fault follows the cable: {leaf} .* port {number} had symbol-")
+
+    def grow(self, name: str, number: int) -> None:
+        """Let a port count errors for a while."""
+        self.world.fabric.growCounters(name, number, symbolErrorCounter=1.0)
+        self.world.run(20.0)
+        self.world.fabric.growCounters(name, number, symbolErrorCounter=0.0)
+
     def test_earlierTopologies(self) -> None:
         """A standby names the monitor that has the history; when it takes over it shows all earlier times."""
         world, first, second = self.pair()
