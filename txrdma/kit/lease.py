@@ -22,10 +22,16 @@ from typing import Any, Final, IO
 from txrdma.error import DeviceUnavailable
 
 LEASE_SECONDS: Final = 5.0
-"""Seconds for which a lease in a database is held after it was taken or renewed."""
+"""Seconds for which a lease in a database is held after it was taken or renewed, at most and by default."""
 
 RENEW_SECONDS: Final = 1.0
-"""Seconds between attempts to take or renew a lease."""
+"""Seconds between attempts to take or renew a lease, at most and by default."""
+
+_LEAST_SECONDS: Final = 1.0
+"""Least duration of a lease: the holder must renew it in time on a busy host."""
+
+_SHARE: Final = 2 / 3
+"""Duration of a lease, as a part of the time in which its holder is replaced, renewals included."""
 
 LEASE_TABLE: Final = "lease"
 """Table of a L{RowLease}."""
@@ -67,15 +73,28 @@ class Lease:
     @ivar holder: name of the process that held the lease at the last attempt; C{""} for none.
     @ivar isHeld: whether this process held it at the last attempt.
     @ivar seconds: time after which the lease of a process that is killed ends; 0 if it ends at once.
+    @ivar renewSeconds: time between attempts.
     """
 
     seconds = 0.0
+    renewSeconds = RENEW_SECONDS
 
     def __init__(self, name: str = "") -> None:
         self.name = name or processName()
         self.holder = ""
         self.isHeld = False
         self._lock = Lock()
+
+    def replaceWithin(self, seconds: float) -> None:
+        """
+        Choose the duration of the lease, so that a process that is killed is replaced within a time.
+
+        It applies from the next attempt on. Processes that share a lease may choose different ones.
+        """
+        share = min(1.0, max(_LEAST_SECONDS, seconds * _SHARE) / LEASE_SECONDS)
+        self.renewSeconds = share * RENEW_SECONDS
+        if self.seconds:
+            self.seconds = share * LEASE_SECONDS
 
     def attempt(self) -> bool:
         """
@@ -235,7 +254,7 @@ class RowLease(Lease):
 
     def _take(self) -> None:
         """Take the lease if it has expired, or ends later than possible: the clock was set back."""
-        expired = f"(expires <= {self._now} OR expires > {self._now} + {self.seconds})"
+        expired = f"(expires <= {self._now} OR expires > {self._now} + {LEASE_SECONDS})"
         if self._ends:
             self._execute(self._ends.format(expired=expired))
         taken = self._execute(

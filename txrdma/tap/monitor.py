@@ -26,7 +26,7 @@ from txrdma.fabric.portcounters import intervalClock
 from txrdma.fabric.slurmjobs import queueText
 from txrdma.interfaces import IMADPort
 from txrdma.kit.httprequests import quietAgent
-from txrdma.kit.lease import RENEW_SECONDS
+from txrdma.kit.lease import LEASE_SECONDS, RENEW_SECONDS
 from txrdma.kit.listening import isLoopback
 from txrdma.kit.logs import errorText
 from txrdma.kit.webaccess import AccessControl, readAccess
@@ -219,9 +219,9 @@ class MonitorService(ListeningService):
         self._reload: Callable[[], MonitorConfig] | None = None
         self._threads = Threads(reactor)
         self._lease = leaseOf(config.history) if config.history else None
-        self._renewedAt = self._times()
+        self._sureUntil = self._leaseEnds()
         supervisor = Supervisor(reactor)
-        self._renewal = SupervisedLoop(reactor, "lease", self._renew, lambda: RENEW_SECONDS, isReported=False)
+        self._renewal = SupervisedLoop(reactor, "lease", self._renew, self._untilRenewal, isReported=False)
         self._takeover = SupervisedLoop(reactor, "takeover", self._takeOver, lambda: None, isPeriodic=False)
         if self._lease is not None:
             supervisor.add(self._renewal)
@@ -271,12 +271,21 @@ class MonitorService(ListeningService):
         lease = self._lease
         if lease is None or not lease.seconds or not self.config.standby:
             return True
-        times = zip(self._times(), self._renewedAt, strict=True)
-        return all(now - since < lease.seconds for now, since in times)
+        return all(now < until for now, until in zip(self._times(), self._sureUntil, strict=True))
 
     def _times(self) -> tuple[float, float]:
         """Return two clocks: the first runs slowly after it was set back, the second stops during sleep."""
         return self._seconds(), self._intervalSeconds()
+
+    def _leaseEnds(self) -> tuple[float, ...]:
+        """Set the duration of the lease, and return the times at which one that is taken now ends."""
+        lease = self._lease
+        if lease is not None and self.config.standby:
+            lease.replaceWithin(self.config.settings.intervalSeconds)
+        return tuple(now + (lease.seconds if lease is not None else 0.0) for now in self._times())
+
+    def _untilRenewal(self) -> float:
+        return RENEW_SECONDS if self._lease is None else self._lease.renewSeconds
 
     def _takesLease(self) -> bool:
         """Return whether this monitor starts as the active one."""
@@ -284,7 +293,8 @@ class MonitorService(ListeningService):
         if lease is None:
             return True
         # Without a standby it waits for the end of the lease of a process that was killed.
-        end = time.monotonic() + (lease.seconds + RENEW_SECONDS if isAlone else 0.0)
+        waits = isAlone * ((LEASE_SECONDS if lease.seconds else 0.0) + RENEW_SECONDS)
+        end = time.monotonic() + waits
         with suppress(DeviceUnavailable):  # the history reports it
             while not lease.attempt() and time.monotonic() < end:
                 time.sleep(_TRY_SECONDS)
@@ -292,11 +302,11 @@ class MonitorService(ListeningService):
 
     async def _renew(self) -> bool:
         """Take or renew the lease; become active when it is taken, and a standby when it is lost."""
-        lease, began = self._lease, self._times()
+        lease, ends = self._lease, self._leaseEnds()
         assert lease is not None, "there is no history"
         isHeld = await self._threads.named("lease")(lease.attempt)
         if isHeld:
-            self._renewedAt = began
+            self._sureUntil = ends
         else:
             self._losses += 1
         if isHeld and self._duty is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -11,7 +12,7 @@ from typing import Any, Final
 from txrdma.error import DeviceUnavailable
 from txrdma.kit.lease import Lease, RowLease
 from txrdma.monitor.diagnosis.journal import FabricEvent
-from txrdma.monitor.series.database import leaseOf
+from txrdma.monitor.series.database import HistoryRefused, leaseOf
 from txrdma.monitor.series.historystore import HistoryStore
 from txrdma.test.support.monitor import storecontract
 from txrdma.test.support.monitor.postgres import Postgres, sharedServer, why
@@ -20,6 +21,8 @@ from txrdma.test.unit.monitor import test_history_reader, test_past
 
 SEED: Final = 29
 KILLS: Final = 8
+INTERVAL: Final = 2.0
+PATIENCE_SECONDS: Final = 60.0
 
 
 def newURL() -> str:
@@ -144,6 +147,33 @@ class PostgresTests(storecontract.StoreContract):
         lease = leaseOf(self.path)
         self.assertTrue(lease.attempt())
         return lease
+
+    def test_shortInterval(self) -> None:
+        """
+        A lease for a short interval ends by the clock of the server before the interval is over. Then another
+        monitor takes it, not before, and the former holder does not write; a longer one is respected.
+        """
+        lease, other = leaseOf(self.path), leaseOf(self.path)
+        self.addCleanup(other.release)
+        store = self.opened(lease=lease)
+        other.replaceWithin(INTERVAL)
+        self.assertFalse(other.attempt())
+        self.assertGreater(self.leftSeconds(), INTERVAL)
+        lease.replaceWithin(INTERVAL)
+        self.assertTrue(lease.attempt())
+        self.assertLessEqual(self.leftSeconds() + other.renewSeconds, INTERVAL)
+        while not other.attempt():
+            self.assertGreater(self.leftSeconds(), -PATIENCE_SECONDS)
+            time.sleep(other.renewSeconds)
+        self.assertRaises(HistoryRefused, store.append, [self.event(600.0, "node-gone", "x")])
+        self.assertRaises(DeviceUnavailable, lease.attempt)  # its connections were ended
+        self.assertEqual([lease.attempt(), other.attempt()], [False, True])
+
+    def leftSeconds(self) -> float:
+        """Return the seconds until the lease expires, by the clock of the server."""
+        left = "SELECT expires - extract(epoch FROM clock_timestamp()) FROM lease"
+        with self.connected() as connection:
+            return float(connection.execute(left).fetchone()[0])
 
     def test_suspended(self) -> None:
         """

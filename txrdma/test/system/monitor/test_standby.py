@@ -35,7 +35,7 @@ users = "{folder}/users"
 standby = true
 
 [poll]
-interval = 1
+interval = 4
 sweep = 10
 settle = 0.1
 survey = 0

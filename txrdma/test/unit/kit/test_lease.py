@@ -107,6 +107,8 @@ class RowLeaseTests(SynchronousTestCase):
     NAMES = ("a", "b")
     JUMPS = (RENEW_SECONDS, LEASE_SECONDS - RENEW_SECONDS, LEASE_SECONDS, 3600.0, -2.0, -3600.0)
     BASE = 1000
+    within: tuple[float, ...] = ()
+    """Seconds within which the holder is replaced, chosen by each process; by default those of a lease."""
 
     def setUp(self) -> None:
         self.now = 1e6
@@ -114,6 +116,8 @@ class RowLeaseTests(SynchronousTestCase):
         self.addCleanup(self.database.close)
         self.database.create_function("now_seconds", 0, lambda: self.now)
         self.leases = [SimulatedRow(name, lambda: self.database) for name in self.NAMES]
+        for lease, seconds in zip(self.leases, self.within, strict=False):
+            lease.replaceWithin(seconds)
 
     def execute(self, statement: str, *values: Any) -> list[Any]:
         return list(self.database.execute(statement, values))
@@ -218,3 +222,38 @@ class RowLeaseTests(SynchronousTestCase):
                     self.assertLessEqual(waited, LEASE_SECONDS + RENEW_SECONDS, state)
                 self.assertTrue(self.leases[running].permits(self.execute))
                 self.assertFalse(self.leases[suspended].permits(self.execute))
+
+
+class ShortRowLeaseTests(RowLeaseTests):
+    """Two processes with short leases."""
+
+    within = (2.0, 2.0)
+    JUMPS = (0.25, 1.0, 2.0, 3600.0, -2.0, -3600.0)
+
+    def test_renewed(self) -> None:
+        """A short lease is held while it is renewed, and replaced in time when it is not."""
+        first, second = self.leases
+        self.assertTrue(first.attempt())
+        for _ in range(20):
+            self.now += first.renewSeconds
+            self.assertEqual((first.attempt(), second.attempt()), (True, False))
+        at = self.now
+        while not second.attempt():
+            self.now += second.renewSeconds
+        self.assertLess(self.now - at, 2.0)
+
+    def test_durations(self) -> None:
+        """The duration has a minimum and a maximum, and permits some renewals."""
+        (lease, _other), file = self.leases, FileLease("")
+        for within, seconds in ((0.1, 1.0), (1.5, 1.0), (3.0, 2.0), (60.0, LEASE_SECONDS)):
+            for one in (lease, file):
+                one.replaceWithin(within)
+            self.assertAlmostEqual(lease.seconds, seconds)
+            self.assertAlmostEqual(lease.renewSeconds, seconds / 5)
+            self.assertEqual((file.seconds, file.renewSeconds), (0.0, lease.renewSeconds))
+
+
+class MixedRowLeaseTests(RowLeaseTests):
+    """Two processes with different durations, as while their configuration is changed."""
+
+    within = (60.0, 2.0)

@@ -238,6 +238,44 @@ class TakeoverTests(StandbyTestCase):
         self.assertEqual(len({one["id"] for one in alerts}), 2)
         self.assertEqual(len(second.service.poller.findings.log.open), 2)
 
+    def test_withinInterval(self) -> None:
+        """
+        A standby replaces a killed monitor within one interval, also after that was changed, and also
+        one that was suspended, which is a standby when it continues.
+        """
+        self.withRows()
+        world, first, second = self.pair()
+        for process in (first, second):
+            process.service.reloadBy(lambda: parseConfig(self.withInterval(2)))
+            self.assertTrue(process.service.reload())
+        world.run(2.0)
+        first.isSuspended = True
+        world.run(2.0)
+        self.assertTrue(second.isActive)
+        first.isSuspended = False
+        world.run(STEP)
+        self.assertEqual(self.active(), [False, True])
+        second.kill()
+        world.run(2.0)
+        self.assertTrue(first.isActive)
+
+    def withInterval(self, seconds: float) -> str:
+        """Return the usual configuration with another interval."""
+        return CONFIG.format(folder=self.world.folder).replace("interval = 1", f"interval = {seconds}")
+
+    def test_otherIntervals(self) -> None:
+        """A standby with a shorter interval does not replace a monitor that renews its lease."""
+        self.withRows()
+        world, first, second = self.pair()
+        for process, seconds in ((first, 60), (second, 2)):
+            process.service.reloadBy(lambda seconds=seconds: parseConfig(self.withInterval(seconds)))  # type: ignore[misc]
+            self.assertTrue(process.service.reload())
+        world.run(60.0)
+        self.assertEqual(self.active(), [True, False])
+        first.kill()
+        world.run(LEASE_SECONDS)
+        self.assertTrue(second.isActive)
+
     def test_acknowledged(self) -> None:
         """
         The standby of a killed monitor knows what operators have noted: it does not send what is
