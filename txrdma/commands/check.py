@@ -113,7 +113,7 @@ async def _asked(
     found = await managerFindings(rpcs, endPort, fabric)
     if not options["no-tables"]:
         tables = await TableSurvey(rpcs, endPort, fabric).run()
-        found += tableFindings(fabric, tables)
+        found += filter(None, tableFindings(fabric, tables))
         with ProgressBar("following routes") as progress:
             cooperate = partial(cooperative, reactor, progress, len(fabric.nodes))
             found += await routeFindings(rpcs, endPort, fabric, tables.linear, cooperate, tables.adaptive)

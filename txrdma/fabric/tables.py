@@ -11,6 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Awaitable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Final
 
 from twisted.internet.defer import Deferred
@@ -35,6 +36,9 @@ from txrdma.mad.vendor import MlxGeneralInfoExtended
 
 _INFINISCALE_3: Final = 47396
 """Device ID of InfiniScale III switches."""
+
+_PIECE: Final = 1000
+"""Number of links, and of cables, that are checked between two pauses."""
 
 _MOST_FAILURES: Final = 3
 """Consecutive missing answers after which a node is no longer queried."""
@@ -254,21 +258,24 @@ def _enforces(port: Port) -> bool:
 # Findings.
 
 
-def tableFindings(fabric: Fabric, tables: Tables) -> list[Finding]:
+def tableFindings(fabric: Fabric, tables: Tables) -> Iterator[Finding | None]:
     """
     Return findings for tables that disagree with those of a neighbour, for outdated firmware, and for cables.
+
+    None is a pause between pieces of some milliseconds.
     """
-    found: list[Finding] = []
-    for one, other in fabric.links():
+    for number, (one, other) in enumerate(fabric.links(), 1):
         if one.raw and other.raw and hasLink(one) and hasLink(other):
-            found += _partitions(one, other, tables)
-            found += _lanesDiffer(one, other, tables)
-    return [
-        *found,
-        *_older(fabric, tables),
-        *moduleFindings(fabric, tables.cables),
-        *_unknownRoutes(fabric, tables),
-    ]
+            yield from _partitions(one, other, tables)
+            yield from _lanesDiffer(one, other, tables)
+        if not number % _PIECE:
+            yield None
+    yield from _older(fabric, tables)
+    left = iter(tables.cables.items())
+    while some := dict(islice(left, _PIECE)):
+        yield None
+        yield from moduleFindings(fabric, some)
+    yield from _unknownRoutes(fabric, tables)
 
 
 def _partitions(one: Port, other: Port, tables: Tables) -> Iterator[Finding]:

@@ -7,7 +7,7 @@ up and down all the time they are read once an hour; findings wait for a survey 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from twisted.internet.defer import Deferred
@@ -136,10 +136,20 @@ class Surveyor:
         cables = self._poller.cables
         await self._inSteps(cables.reading(tables.cables, fabric.nodes, began))
         await self._inSteps(map(self._poller.findings.journal.add, cableEvents(cables, fabric, began)))
+        found: list[Finding] = []
+        await self._inSteps(_collecting(found, tableFindings(fabric, tables)))
         if changes == self._poller.topologyWatch.changes:
-            found: list[Finding] = [*tableFindings(fabric, tables), *routes, *cables.findings(fabric)]
-            self._poller.findings.report(TABLES, found)
+            self._poller.findings.report(TABLES, [*found, *routes, *cables.findings(fabric)])
             findingLog = self._poller.findings.log
             # another survey confirms findings, and the absence of earlier ones
             isNew = findingLog.settlesIn(TABLES, self._reactor.seconds()) is not None
             self._isAgain = isNew or findingLog.isClearing(TABLES)
+
+
+def _collecting(found: list[Finding], checks: Iterable[Finding | None]) -> Iterator[None]:
+    """Add findings to a list, with a step for each None."""
+    for one in checks:
+        if one is None:
+            yield
+        else:
+            found.append(one)

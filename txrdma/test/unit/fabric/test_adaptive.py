@@ -80,7 +80,7 @@ class AdaptiveTestCase(FabricTestCase):
         end = self.agent.port.endPort
         work = routeFindings(self.agent, end, self.swept, tables.linear, adaptive=tables.adaptive)
         routes: list[Finding] = self.answerTo(Deferred.fromCoroutine(work), 600.0)
-        return tableFindings(self.swept, tables) + routes
+        return [*filter(None, tableFindings(self.swept, tables))] + routes
 
 
 class GroupTests(AdaptiveTestCase):

@@ -7,6 +7,7 @@ from dataclasses import replace
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
+from txrdma.fabric import cables, tables
 from txrdma.fabric.cables import (
     Cable,
     CABLE_COLUMNS,
@@ -18,7 +19,7 @@ from txrdma.fabric.cables import (
 )
 from txrdma.fabric.inventory import cablesOf, firmwares
 from txrdma.fabric.model import PortKey
-from txrdma.fabric.tables import Tables, TableSurvey, UnableNodes
+from txrdma.fabric.tables import tableFindings, Tables, TableSurvey, UnableNodes
 from txrdma.mad.registers import AccessRegister, ModuleInfo, SystemInfo
 from txrdma.test.support.mad.simulated import FabricTestCase
 
@@ -144,6 +145,22 @@ class CableTests(FabricTestCase):
         self.assertIn("has 76 degrees Celsius; its alarm is at 75", found[0].text)
         self.assertIn("receives -12 dBm; its alarm is at -10", found[1].text)
 
+    def test_pieces(self) -> None:
+        """Findings of tables are made in pieces, and are the same; the watch of cables pauses, too."""
+        self.fabric.haveModule("left", 3, temperature=76 << 8)
+        found = self.survey()
+        whole = [one for one in tableFindings(self.swept, found) if one is not None]
+        self.assertEqual([one.kind for one in whole], ["module-hot"])
+        for module in (tables, cables):
+            self.patch(module, "_PIECE", 1)
+        several = list(tableFindings(self.swept, found))
+        self.assertEqual([one for one in several if one is not None], whole)
+        pieces = len(list(self.swept.links())) + len(found.cables)
+        self.assertEqual(several.count(None), pieces)
+        watch = cables.CableWatch()
+        self.assertEqual(len(list(watch.reading(found.cables, self.swept.nodes, 0.0))), len(found.cables))
+        self.assertEqual(watch.cables, found.cables)
+
     def test_limit(self) -> None:
         """A module without an alarm is hot from 70 degrees on."""
         self.fabric.haveModule("left", 3, temperature=70 << 8, highTemperature=0)
@@ -233,8 +250,8 @@ class WatchTests(FabricTestCase):
         read = self.watch.cables[portKey]
         self.assertEqual(self.watch.serialOf(port), read.serial)
         self.watch.cameUp([portKey], 5.0)
-        for cables, now in (({portKey: read}, 4.0), ({}, 6.0)):
-            list(self.watch.reading(cables, swept.nodes, now))
+        for several, now in (({portKey: read}, 4.0), ({}, 6.0)):
+            list(self.watch.reading(several, swept.nodes, now))
             self.assertIsNone(self.watch.serialOf(port))
         new = replace(read, serial="NEW")
         list(self.watch.reading({portKey: new}, swept.nodes, 7.0))

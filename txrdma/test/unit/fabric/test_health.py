@@ -442,7 +442,7 @@ class SurveyedTestCase(FabricTestCase):
     def judged(self, fabric: Fabric, tables: Tables) -> list[Finding]:
         routes = routeFindings(self.agent, self.agent.port.endPort, fabric, tables.linear)
         found: list[Finding] = self.answerTo(Deferred.fromCoroutine(routes))
-        return tableFindings(fabric, tables) + found
+        return [*filter(None, tableFindings(fabric, tables))] + found
 
     def kinds(self) -> list[str]:
         return [one.kind for one in self.found()]
@@ -533,7 +533,7 @@ class TableTests(SurveyedTestCase):
             Firmware("MT_2", (1, 0, 0)),
         ]
         tables = Tables(firmware={node.guid: one for node, one in zip(nodes, answer, strict=True)})
-        (found,) = tableFindings(fabric, tables)
+        (found,) = filter(None, tableFindings(fabric, tables))
         self.assertEqual((found.kind, found.guid), ("firmware", nodes[1].guid))
         self.assertIn("20.39.9999", found.text)
 
