@@ -187,36 +187,31 @@ class CableWatch:
 
     @ivar cables: last known cable of each port, also of ports whose link is gone.
     @ivar exchanged: time and former cable of ports whose cable was exchanged recently.
+    @ivar former: watch of a former process, with which the next survey is compared, too; else None.
     """
 
     def __init__(self) -> None:
         self.cables: dict[PortKey, Cable] = {}
         self.exchanged: dict[PortKey, tuple[float, Cable]] = {}
+        self.former: CableWatch | None = None
         self._doubtful: dict[PortKey, float] = {}
         self._changed: set[PortKey] = set()
 
-    def resume(self, former: CableWatch, now: float) -> None:
-        """Continue from the cables of a former process, except where this one has read others."""
-        cables = former.cables
-        serials = {portKey: cable.serial for portKey, cable in self.cables.items()}
-        self._changed |= {key for key, serial in serials.items() if _serialIn(cables, key) != serial}
-        self._doubtful.update((portKey, now) for portKey in cables.keys() - serials.keys())
-        same = {key: one for key, one in former.exchanged.items() if key not in self._changed}
-        self.cables, self.exchanged = {**cables, **self.cables}, {**same, **self.exchanged}
-
     def takeChanged(self) -> set[PortKey]:
-        """Return the ports with another serial number than at the last call."""
+        """Return the ports with another serial number than at the last call, or in the former process."""
         changed, self._changed = self._changed, set()
         return changed
 
     def cameUp(self, ports: Iterable[PortKey], now: float) -> None:
         """Record that links came up: their ports may have other cables, which the next survey reads."""
-        self._doubtful.update((portKey, now) for portKey in ports if portKey in self.cables)
+        former = self.former.cables if self.former is not None else {}
+        self._doubtful.update((key, now) for key in ports if key in self.cables or key in former)
 
     def serialOf(self, port: Port) -> str | None:
         """Return the serial number of a port's cable; C{""} if it is unknown, None until it is read again."""
         portKey = port.node.guid, port.number
-        return None if portKey in self._doubtful else _serialIn(self.cables, portKey)
+        isFormer = self.former is not None and portKey in self.former.cables and portKey not in self.cables
+        return None if isFormer or portKey in self._doubtful else _serialIn(self.cables, portKey)
 
     def reading(self, cables: Mapping[PortKey, Cable], known: Collection[GUID], now: float) -> Iterator[None]:
         """
@@ -225,31 +220,37 @@ class CableWatch:
         @param known: nodes of the fabric; the ports of others are forgotten.
         @param now: time at which the survey began.
         """
+        former = CableWatch() if self.former is None else self.former
+        stored = self.cables if self.former is None else former.cables
+        unread = {**self.cables, **former.cables}
         exchanged: dict[PortKey, tuple[float, Cable]] = {}
         left = iter(cables.items())
         while some := list(islice(left, _PIECE)):
             for portKey, cable in some:
-                before = self.cables.get(portKey)
+                before = unread.pop(portKey, None)
+                if stored is not self.cables:
+                    before = self.cables.get(portKey, before)
                 if before is not None and before.serial and cable.serial and before.serial != cable.serial:
                     exchanged[portKey] = (now, before)
-                if _serialIn(self.cables, portKey) != cable.serial:
+                if _serialIn(stored, portKey) != cable.serial:
                     self._changed.add(portKey)
             yield
-        gone = [portKey for portKey in self.cables if portKey[0] not in known and portKey not in cables]
-        self.cables = {**self.cables, **cables}
-        for portKey in gone:
-            del self.cables[portKey]
-        self._changed.update(gone)
+        self._doubtful.update((portKey, now) for portKey in unread if portKey not in self.cables)
+        kept = {portKey: cable for portKey, cable in unread.items() if portKey[0] in known}
+        self._changed.update(portKey for portKey in unread if portKey not in kept)
+        self.cables = {**kept, **cables}
         self._doubtful = {
             portKey: at
             for portKey, at in self._doubtful.items()
-            if portKey in self.cables and (at >= now or portKey not in cables)
+            if portKey in self.cables and (at >= now or portKey in kept)
         }
         self.exchanged = {
             portKey: (at, before)
-            for portKey, (at, before) in {**self.exchanged, **exchanged}.items()
+            for portKey, (at, before) in {**former.exchanged, **self.exchanged, **exchanged}.items()
             if portKey in self.cables and now - at < RECENT_SECONDS
         }
+        if self.former is former:
+            self.former = None
 
     def findings(self, fabric: Fabric) -> Iterator[Finding]:
         """Return a finding for each cable that was exchanged recently; it says where the former one is."""

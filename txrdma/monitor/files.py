@@ -41,6 +41,10 @@ _PIECE: Final = 50
 """Number of lines that are made between two pauses."""
 
 
+_NODES: Final = 1000
+"""Number of nodes that are examined between two pauses."""
+
+
 @frozen
 class FileSettings:
     """
@@ -55,7 +59,20 @@ class FileSettings:
     nodeNames: str = ""
 
 
-def unfitHosts(fabric: Fabric, entries: Iterable[Entry], switches: Collection[GUID] = ()) -> dict[str, str]:
+Adapters = dict[str, list[str]]
+"""Names of the adapters of each host, by the name of the host."""
+
+
+def addAdapters(adapters: Adapters, nodes: Iterable[Node]) -> None:
+    """Add the hosts among nodes."""
+    for node in nodes:
+        if isHost(node):
+            adapters.setdefault(hostName(node.description), []).append(_adapter(node.description))
+
+
+def unfitHosts(
+    fabric: Fabric, entries: Iterable[Entry], adapters: Adapters, switches: Collection[GUID] = ()
+) -> dict[str, str]:
     """
     Return the hosts that should get no jobs, by name, with the reason: those that have findings of severity
     warning or above, themselves or at their switch port.
@@ -63,13 +80,10 @@ def unfitHosts(fabric: Fabric, entries: Iterable[Entry], switches: Collection[GU
     Nodes choose their descriptions, so a faulty host can claim the name of another one. A name is omitted if
     several hosts claim it, unless their descriptions are those of adapters of one host.
 
+    @param adapters: the adapters of all hosts of the fabric.
     @param switches: GUIDs of missing nodes that are not hosts.
     """
     unfit: dict[str, str] = {}
-    adapters: dict[str, list[str]] = {}
-    for node in fabric.nodes.values():
-        if isHost(node):
-            adapters.setdefault(hostName(node.description), []).append(_adapter(node.description))
     for entry in entries:
         found = entry.finding
         if entry.severity < Severity.WARNING or found.kind in _FIT or found.guid is None:
@@ -112,6 +126,7 @@ class MaintainedFiles:
         self._settings = settings
         self._written: dict[str, str] = {}
         self._version = -1
+        self._adapters: tuple[int, Adapters] = (-1, {})
 
     def change(self, settings: FileSettings) -> None:
         """Use other paths from now on."""
@@ -127,7 +142,8 @@ class MaintainedFiles:
             return
         if settings.unfit:
             switches = {guid for guid, gone in poller.topologyWatch.missingNodes.items() if not gone.beyond}
-            unfit = unfitHosts(fabric, poller.findings.log.open.values(), switches)
+            adapters = await self._adaptersOf(fabric, poller.version)
+            unfit = unfitHosts(fabric, poller.findings.log.open.values(), adapters, switches)
             await self._write(settings.unfit, (f"{name}\t{why}" for name, why in unfit.items()))
         if poller.version != self._version:
             self._version = poller.version
@@ -146,6 +162,18 @@ class MaintainedFiles:
     def findings(self) -> list[Finding]:
         """Return findings about files that could not be written."""
         return [Finding("file-failed", path, why) for path, why in self.problems.items()]
+
+    async def _adaptersOf(self, fabric: Fabric, version: int) -> Adapters:
+        """Return the adapters of all hosts, which are found in pieces after each change of the fabric."""
+        if self._adapters[0] != version:
+            adapters: Adapters = {}
+            left = iter(list(fabric.nodes.values()))
+            while some := list(islice(left, _NODES)):
+                addAdapters(adapters, some)
+                if len(some) == _NODES:
+                    await deferLater(self._reactor, 0.0)
+            self._adapters = version, adapters
+        return self._adapters[1]
 
     async def _write(self, path: str, lines: Iterable[str]) -> None:
         """Write a file if its content has changed, with the group and the mode of the former one."""

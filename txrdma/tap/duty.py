@@ -50,7 +50,7 @@ _log = Logger()
 _TLS: Final = "OpenSSL"
 _SNAPPY: Final = "cramjam"
 
-_PIECE: Final = 2000
+_PIECE: Final = 500
 """Number of ports whose rows are made between two pauses."""
 
 
@@ -240,7 +240,7 @@ class Duty:
         if writer is not None:
             self._journal.store = writer.append
         self._poller.resume(self._findingLog, self._topologyWatch, self._journal)
-        self._poller.cables.resume(self._cables, self._reactor.seconds())
+        self._poller.cables.former = self._cables
         self._thresholds.moves.resume(self._moves)
         self._applyRules()
 

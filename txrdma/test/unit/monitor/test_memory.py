@@ -65,7 +65,7 @@ class RestartTestCase(PollerTestCase):
             *(self.store, poller.findings.log, poller.topologyWatch, self.journal),
             lambda kind: began + secondsToFind(kind, self.thresholds, self.settings),
         )
-        poller.cables.resume(formerCables(self.store.states(CABLE)), began)
+        poller.cables.former = formerCables(self.store.states(CABLE))
         self.thresholds.moves.restore(self.store.states(FAULT))
         self.journal.store = self.writer.append
         return poller
@@ -196,7 +196,7 @@ class MovedCableTests(RestartTestCase):
             watch = formerCables(self.store.states(CABLE))
         self.assertEqual([formatEvent(one)[:9] for one in logged], ["4 invalid", "3 invalid"])
         self.assertEqual((len(moves), len(watch.cables)), (len(faults), len(cables)))
-        self.assertEqual(watch.cables.keys(), self.poller.cables.cables.keys())
+        self.assertEqual(watch.cables, formerCables(cables).cables)
 
 
 class RestartTests(RestartTestCase):

@@ -9,17 +9,19 @@ from typing import Any
 from twisted.internet import reactor as theReactor
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.selectreactor import SelectReactor
+from twisted.internet.task import deferLater
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from txrdma.commands import monitor as command
 from txrdma.fabric.health import Finding
 from txrdma.fabric.linkload import busiest
+from txrdma.fabric.model import Fabric
 from txrdma.fabric.nodenames import parseNodeNames
 from txrdma.monitor import files as filesModule
 from txrdma.monitor.config import parseConfig
 from txrdma.monitor.diagnosis.findinglog import FindingRules
 from txrdma.monitor.diagnosis.tallies import TallyLimit
-from txrdma.monitor.files import FileSettings, MaintainedFiles, unfitHosts
+from txrdma.monitor.files import Adapters, addAdapters, FileSettings, MaintainedFiles, unfitHosts
 from txrdma.monitor.reading.poller import DEFAULT_RULES
 from txrdma.monitor.reading.settings import PollerSettings
 from txrdma.monitor.reading.surveyor import TABLES
@@ -292,26 +294,54 @@ class FileTests(PollerTestCase):
         self.successResultOf(done)
         self.assertEqual(files.findings(), [])
 
+    def unfit(self, fabric: Fabric) -> dict[str, str]:
+        adapters: Adapters = {}
+        addAdapters(adapters, fabric.nodes.values())
+        return unfitHosts(fabric, self.poller.findings.log.open.values(), adapters)
+
+    def test_hostsInPieces(self) -> None:
+        """Hosts are examined in pieces, once for each state of the fabric; the file is the same."""
+        self.started()
+        self.fabric.cut("c")
+        self.pump(30.0)
+        self.patch(filesModule, "_NODES", 1)
+        path = Path(self.mktemp())
+        files = MaintainedFiles(self.clock, FileSettings(unfit=str(path)))
+        pauses: list[object] = []
+
+        def wait(*given: Any) -> Deferred[Any]:
+            pauses.append(given)
+            return deferLater(*given)
+
+        self.patch(filesModule, "deferLater", wait)
+        for expected in (len(self.sweptFabric.nodes), 0):
+            pauses.clear()
+            done = Deferred.fromCoroutine(files.update(self.poller))
+            self.clock.advance(0.0)
+            self.successResultOf(done)
+            self.assertEqual(len(pauses), expected)
+            self.assertEqual(path.read_text().partition("\t")[0], "c")
+
     def test_namesakes(self) -> None:
         """A host that takes the name of another or of a lost host makes no other host unfit."""
         self.started()
         self.fabric.setCounters("left", 2, symbolErrorCounter=60)  # of b
         self.fabric.cut("c")
         self.pump(30.0)
-        fabric, entries = self.sweptFabric, self.poller.findings.log.open.values()
-        self.assertEqual(sorted(unfitHosts(fabric, entries)), ["b", "c"])
+        fabric = self.sweptFabric
+        self.assertEqual(sorted(self.unfit(fabric)), ["b", "c"])
         one = fabric.nodes[self.fabric.node("a").guid]
         one.description = "c"
-        self.assertEqual(sorted(unfitHosts(fabric, entries)), ["b"])
+        self.assertEqual(sorted(self.unfit(fabric)), ["b"])
         one.description = "b"
-        self.assertEqual(sorted(unfitHosts(fabric, entries)), ["c"])
+        self.assertEqual(sorted(self.unfit(fabric)), ["c"])
 
     def test_longNames(self) -> None:
         """A faulty host that claims another's name makes that unfit only as its second adapter."""
         self.started()
         self.fabric.setCounters("left", 2, symbolErrorCounter=60)  # of b
         self.pump(30.0)
-        fabric, entries = self.sweptFabric, self.poller.findings.log.open.values()
+        fabric = self.sweptFabric
         first, faulty = (fabric.nodes[self.fabric.node(name).guid] for name in "ab")
         for others, keys, unfit in (
             ("a", "a x", []),
@@ -320,7 +350,7 @@ class FileTests(PollerTestCase):
             ("a mlx5_0", "a mlx5_1", ["a"]),
         ):
             first.description, faulty.description = others, keys
-            self.assertEqual(list(unfitHosts(fabric, entries)), unfit, (others, keys))
+            self.assertEqual(list(self.unfit(fabric)), unfit, (others, keys))
 
     def test_nowhere(self) -> None:
         """Each file that cannot be written is a finding until it can; the other files are written."""
@@ -347,7 +377,7 @@ class FileTests(PollerTestCase):
         self.fabric.cut("left", 3)
         self.pump(30.0)
         self.assertEqual(len(self.poller.findings.log.open), 1)
-        self.assertEqual(unfitHosts(self.sweptFabric, self.poller.findings.log.open.values()), {})
+        self.assertEqual(self.unfit(self.sweptFabric), {})
 
 
 class TerminalTests(PollerTestCase):
