@@ -335,7 +335,7 @@ class ChaosTests(PollerTestCase):
 
     def test_survey(self) -> None:
         """A survey that raises is repeated, and is a finding meanwhile."""
-        for name in ("_survey", "read", "findings"):
+        for name in ("_survey", "reading", "findings"):
             self.setUp()
             surveyor = Surveyor(self.clock, self.agent, self.poller, 900.0)
             self.addCleanup(surveyor.stop)
