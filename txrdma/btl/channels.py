@@ -201,9 +201,13 @@ class Channel:
         """
         Post packets with one call of the device. The caller has credits for all of them.
 
-        @return: number of packets that were dropped, because the queue pair has failed or refuses them: none,
-            or all.
+        @return: number of credits that are free again: of packets that were dropped, because the queue pair
+            has failed or refuses them, or that need no work request. None, or all.
         """
+        if len(packets) == 1:
+            peer, _channel, head, payload = packets[0]
+            address, qpn = peer.context.destinations[self.number]
+            return self.sendFast(address, qpn, head, payload)
         if self._resetting is not None:
             return len(packets)
         prepared = self._prepared

@@ -644,12 +644,12 @@ class ModulePort:
         for number, batch in enumerate(batches):
             if batch:
                 try:
-                    dropped = self._channels[number].send(batch)
+                    credits = self._channels[number].send(batch)
                 except Exception as error:
                     failure = self._notSent(number, batch, error) or failure
                     continue
-                if dropped:
-                    self.core.completed(number, dropped)
+                if credits:
+                    self.core.completed(number, credits)
         if failure is not None:
             self._interrupted(failure)
         return len(packets)
