@@ -599,10 +599,11 @@ class ModulePort:
 
     def _reportEvents(self) -> bool:
         """Report events to the users of their peers. Return whether there were any."""
-        self._reportsPlaced = self.core.hasPlaced
+        hasPlaced = self.core.hasPlaced
         events = self.core.events()
         if not events:
             return False
+        self._reportsPlaced = hasPlaced
         touched = self._touched
         latest: Peer | None = None
         for event in events:
@@ -696,9 +697,16 @@ class ModulePort:
         self._timerAt = deadline
 
     def _expired(self) -> None:
-        """Process received packets first: after a busy period, the reactor runs late calls before reads."""
-        self._timer = self._reactor.callLater(0, self._overdue)
-        self._timerAt = 0.0
+        """
+        Set the timer again if all deadlines have been postponed since. Otherwise process received packets
+        first: after a busy period, the reactor runs late calls before reads.
+        """
+        self._timer, now = None, self.seconds()
+        if self.core.isDue(now):
+            self._timer = self._reactor.callLater(0, self._overdue)
+            self._timerAt = 0.0
+        else:
+            self._schedule(self.core.deadline(), now)
 
     def _overdue(self) -> None:
         self._timer = None

@@ -726,7 +726,8 @@ class Module(FastPath):
             self._catchUp()
         owed = self._owed
         return not (
-            self._events or self._ready or self._losing or self._probing or owed.peers or owed.refusals
+            (self._events or self._ready or self._losing or self._probing)
+            or (owed.peers or owed.refusals or self.unmarked)
         ) and self._times.isUnchanged(now)
 
     def deadline(self) -> float | None:
@@ -735,6 +736,10 @@ class Module(FastPath):
         earliest = self._times.earliest(self.lose)
         due = self._owed.deadline(self.credits)
         return due if earliest is None or (due is not None and due < earliest) else earliest
+
+    def isDue(self, now: float) -> bool:
+        """Return whether anything is to be done now, and not only L{deadline} has become later."""
+        return self._times.due(now, self.lose) is not None or not self.isSettled(now)
 
     def expired(self, now: float) -> None:
         self._catchUp()
@@ -746,10 +751,9 @@ class Module(FastPath):
                     each.assembly.postpone(now)
                 except Exception as error:
                     self.lose(each, _TIMER_FAILED, error)
-        while (peer := self._times.take(now)) is not None:
+        while (peer := self._times.take(now, self.lose)) is not None:
             try:
-                if (due := peer.deadline(self._keepAlive)) is not None and due <= now:
-                    self._expire(peer, now)
+                self._expire(peer, now)
             except Exception as error:
                 self.lose(peer, _TIMER_FAILED, error)
 

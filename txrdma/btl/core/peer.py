@@ -22,6 +22,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Hashable, Sequence
 from itertools import accumulate
+from math import inf
 from typing import Any, Final
 
 from txrdma.btl.core.assembly import Assembly, Budget
@@ -450,12 +451,15 @@ class Peer:
         """Time of the next timer of this peer, except acknowledgements."""
         if self.state == REMOVED:
             return None
-        times = [self.sent.deadline(), self.assembly.deadline()]
+        earliest = inf
         if self.state >= PEER_CLOSED:
-            times.append(self.lingerUntil)
+            earliest = self.lingerUntil
         elif keepAlive and self.isIdle():
-            times.append(self.receivedAt + keepAlive)
-        return min((each for each in times if each is not None), default=None)
+            earliest = self.receivedAt + keepAlive
+        for at in (self.sent.deadline(), self.assembly.deadline()):
+            if at is not None and at < earliest:
+                earliest = at
+        return None if earliest == inf else earliest
 
 
 def _part(message: Message, begin: int, end: int) -> Buffer:

@@ -13,6 +13,7 @@ from typing import Final
 
 from txrdma.btl.core.peer import Peer, REMOVED
 
+_FAILED: Final = "a deadline of the peer could not be computed"
 _FEW: Final = 64  # entries that are not worth a search for those that an earlier deadline has replaced
 
 LATE: Final = 0.001
@@ -59,7 +60,7 @@ class Timetable:
             try:
                 at = peer.deadline(self._keepAlive)
             except Exception as error:
-                lose(peer, "a deadline of the peer could not be computed", error)
+                lose(peer, _FAILED, error)
                 continue
             if at is not None and (peer.wakeAt is None or at < peer.wakeAt):
                 peer.wakeAt = at
@@ -74,12 +75,34 @@ class Timetable:
             self._most = _FEW + 2 * len(self._heap)
         return self._heap[0][0] if self._heap else None
 
-    def take(self, now: float) -> Peer | None:
-        """Return a peer whose deadline may have passed. Its deadline is computed again after this."""
-        while self._heap and self._heap[0][0] <= now:
-            at, _order, peer = heappop(self._heap)
+    def due(self, now: float, lose: Callable[[Peer, str, Exception], None]) -> Peer | None:
+        """
+        Return a peer whose deadline has passed; postpone those whose deadline has become later.
+
+        @param lose: see L{earliest}.
+        """
+        heap = self._heap
+        while heap and heap[0][0] <= now:
+            at, _order, peer = heap[0]
             if peer.wakeAt == at and peer.state != REMOVED:  # else an earlier entry was pushed since
-                peer.wakeAt = None
-                self.touch(peer)
-                return peer
+                try:
+                    peer.wakeAt = peer.deadline(self._keepAlive)
+                except Exception as error:
+                    lose(peer, _FAILED, error)
+                if peer.wakeAt is not None and peer.state != REMOVED:
+                    if peer.wakeAt <= now:
+                        peer.wakeAt = at
+                        return peer
+                    self._pushed += 1
+                    heappush(heap, (peer.wakeAt, self._pushed, peer))
+            heappop(heap)
         return None
+
+    def take(self, now: float, lose: Callable[[Peer, str, Exception], None]) -> Peer | None:
+        """Return a peer whose deadline has passed. Its deadline is computed again after this."""
+        peer = self.due(now, lose)
+        if peer is not None:
+            heappop(self._heap)
+            peer.wakeAt = None
+            self.touch(peer)
+        return peer

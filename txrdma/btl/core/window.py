@@ -495,7 +495,7 @@ class SendWindow:
                 earliest = path.probeAt
             if path.opensAt and (earliest is None or path.opensAt < earliest):
                 earliest = path.opensAt
-            for channel in path.channels:
+            for channel in path.channels if path.inFlight else ():
                 sent = self._first(channel)
                 if sent is not None:
                     at = max(sent.sentAt, channel.progress) + channel.roundTrip.timeout
