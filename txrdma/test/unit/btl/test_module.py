@@ -311,6 +311,20 @@ class EndTests(ModuleTestCase):
             self.eventReceived["alice"], [SendCompleted(self.toBob, "done"), PeerClosed(self.toBob)]
         )
 
+    def test_postponed(self) -> None:
+        """Deadlines of messages that have arrived in time leave nothing to do when they pass."""
+        self.send(b"in time", "context")
+        self.alice.turn()
+        first = self.alice.module.deadline()
+        self.run_(0.001)
+        self.assertEqual(self.of("alice", SendCompleted), [SendCompleted(self.toBob, "context")])
+        assert first is not None
+        self.assertFalse(self.alice.module.isDue(first))
+        later = self.alice.module.deadline()
+        assert later is not None
+        self.assertGreater(later, first + KEEP_ALIVE / 2)
+        self.assertTrue(self.alice.module.isDue(later))
+
     def test_keepAlive(self) -> None:
         """Keepalive detects an idle peer that does not respond, and affects no peer that answers."""
         self.run_(10 * KEEP_ALIVE)
