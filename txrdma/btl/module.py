@@ -548,8 +548,8 @@ class ModulePort:
                 if len(packets) > 1 or self._isBusy or not self._receiveFast(number, *packets[0], now):
                     for source, packet, codepoint in packets:
                         received(number, source, packet, now, codepoint)
-                elif core.isSettled(now):
-                    return  # the usual case of a message that its receiver has answered
+                if core.isSettled(now):
+                    return  # the usual case of an acknowledgement, or of a message that was answered
                 core.batchEnded()
                 # The handlers of many messages may take long; the sender should have window space meanwhile.
                 if len(packets) >= MANY and not self._isBusy:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Hashable, Sequence
+from math import inf
 from typing import Final
 
 from txrdma.btl.core.assembly import Budget, OVER_BUDGET, WRONG
@@ -431,7 +432,6 @@ class Module(FastPath):
             # Until its address is validated, a peer gets a multiple of what it has sent.
             limits.allowances[peer.pathOf(channel).number] += AMPLIFICATION * (OVERHEAD + length)
         peer.receivedAt, peer.answerOn = now, channel & ~1
-        self._times.touch(peer)
         kind = segment.kind
         if kind == ACK:
             counters.ackRecvs += 1
@@ -443,6 +443,7 @@ class Module(FastPath):
             if path.marks.hasFailed:
                 self._giveUpMarks(peer)
             return
+        self._times.touch(peer)
         if codepoint != NOT_ECT:
             peer.pathOf(channel).marks.count(codepoint)
             if codepoint == CE:
@@ -641,7 +642,10 @@ class Module(FastPath):
             raise
         if arrived:
             self._finish(peer, now)
-        self._makeReady(peer)
+        if peer.state != OPEN or not peer.isIdle():
+            self._makeReady(peer)
+        else:
+            self._touch(peer, inf)  # no deadline has become earlier
         return True
 
     def _segmentArrived(self, peer: Peer, sent: Sent) -> None:

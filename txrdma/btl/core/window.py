@@ -272,6 +272,10 @@ class SendWindow:
         if count < -1:
             self._counters.oldDupAcks += 1
             return []
+        if not (count or beyond) and attempt == 1 and (sent := self.arrivedNext(latest, now)) is not None:
+            if path is not None:
+                path.marks.validate()
+            return [sent]
         # Bit n is for base + n; the one behind the cumulative part is missing, so the bitmap begins after it.
         marks = self._arrived | ((1 << (count + 1)) - 1) | (beyond << (count + 2))
         fresh = marks ^ self._arrived
