@@ -31,6 +31,7 @@ from typing import Any, ClassVar, Final, NoReturn, TypeVar, Union
 from typing_extensions import dataclass_transform, Self
 
 from txrdma.error import WireError
+from txrdma.kit.values import frozen
 from txrdma.kit.wirefield import Field
 
 __all__ = ["Code", "Layout", "array", "bits", "data", "nested", "reserved", "wire"]
@@ -61,26 +62,16 @@ class Code(enum.IntEnum):
         return self._value_ in type(self)._value2member_map_
 
 
+@frozen(eq=False)
 class _Spec:
     """Declaration of a field, which is assigned to its name in the class."""
 
-    __slots__ = ("bytewise", "count", "flags", "reserved", "shown", "width")
-
-    def __init__(
-        self,
-        width: int | None = None,
-        count: int | None = None,
-        bytewise: bool = False,
-        reserved: bool = False,
-        shown: Callable[[Any], str] | None = None,
-        flags: type[enum.IntFlag] | None = None,
-    ) -> None:
-        self.width = width
-        self.count = count
-        self.bytewise = bytewise
-        self.reserved = reserved
-        self.shown = shown
-        self.flags = flags
+    width: int | None = None
+    count: int | None = None
+    bytewise: bool = False
+    reserved: bool = False
+    shown: Callable[[Any], str] | None = None
+    flags: type[enum.IntFlag] | None = None
 
 
 # These return Any so that "field: Type = bits(8)" is valid for every type.

@@ -36,6 +36,7 @@ import struct
 from collections.abc import Sequence
 from typing import Any
 
+from txrdma.kit.values import frozen
 from txrdma.kit.wirefield import Field
 
 
@@ -70,15 +71,13 @@ class _Leaf:
         return f"self.{self.field.name}" + ("" if self.index is None else f"[{self.index}]")
 
 
+@frozen(eq=False)
 class _Group:
     """Leaves that share one item of a C{struct} format; C{width} is its number of bits."""
 
-    __slots__ = ("format", "leaves", "width")
-
-    def __init__(self, format: str, width: int, leaves: tuple[_Leaf, ...]) -> None:
-        self.format = format
-        self.width = width
-        self.leaves = leaves
+    format: str
+    width: int
+    leaves: tuple[_Leaf, ...]
 
     @property
     def isNumberInBytes(self) -> bool:
