@@ -27,6 +27,7 @@ from txrdma.error import DeviceUnavailable
 from txrdma.kit.delayedcalls import cancelCall, isPending
 from txrdma.kit.listeners import Listeners
 from txrdma.kit.logs import errorText
+from txrdma.kit.values import record
 from txrdma.ports import netlink
 from txrdma.ports.netlink import NetlinkMessage, NetworkInterface
 
@@ -245,20 +246,14 @@ class HostNetwork:
 
 
 @implementer(IReadDescriptor)
+@record(eq=False)
 class _Reader:
     """A netlink socket for notifications; it is on the reactor while there are listeners."""
 
-    def __init__(
-        self,
-        sock: socket.socket,
-        groups: tuple[int, ...],
-        matters: Callable[[bytes], bool],
-        changed: Callable[[], None],
-    ) -> None:
-        self._socket = sock
-        self._groups = groups
-        self._matters = matters
-        self._changed = changed
+    _socket: socket.socket
+    _groups: tuple[int, ...]
+    _matters: Callable[[bytes], bool]
+    _changed: Callable[[], None]
 
     def join(self) -> None:
         for group in self._groups:
