@@ -19,6 +19,7 @@ from txrdma.interfaces import (
     IAddressHandle,
     IMemoryRegion,
 )
+from txrdma.kit.values import record
 from txrdma.unix.mapping import closeMapping, releaseView
 from txrdma.verbs.pyverbs.bindings import Pyverbs, translated
 from txrdma.verbs.pyverbs.resourcetracker import keep, ResourceTracker
@@ -82,20 +83,14 @@ def _nobody(region: PyverbsMemoryRegion) -> None:
 
 
 @implementer(IAddressHandle)
+@record(eq=False)
 class PyverbsAddressHandle:
     """The address of a port, for datagrams."""
 
-    def __init__(
-        self,
-        tracker: ResourceTracker,
-        raw: Any,
-        address: AddressVector,
-        closed: Callable[[PyverbsAddressHandle], object],
-    ) -> None:
-        self.address = address
-        self.raw: Any = raw
-        self._tracker = tracker
-        self._onClosed = closed
+    _tracker: ResourceTracker
+    raw: Any
+    address: AddressVector
+    _onClosed: Callable[[PyverbsAddressHandle], object]
 
     def close(self) -> None:
         raw, self.raw = self.raw, None
