@@ -7,8 +7,6 @@ Follows InfiniBand Architecture vol. 1, 13.6.2.3 to 13.6.2.6 and 15.2.1.1. Agent
 
 from __future__ import annotations
 
-from typing import Final
-
 from txrdma.kit.wire import bits, data, Layout, nested, wire
 from txrdma.mad.layouts.attributes import key
 from txrdma.mad.layouts.messages import MADHeader, RMPPHeader, RMPPStatus, RMPPType
@@ -69,15 +67,6 @@ class RMPPAbort(Layout):
     reserved: int = bits(32)
     reserved2: int = bits(32)
     errorData: bytes = data(220)
-
-
-PACKETS: Final[dict[int, type[Layout]]] = {
-    RMPPType.DATA: RMPPData,
-    RMPPType.ACK: RMPPAck,
-    RMPPType.STOP: RMPPStop,
-    RMPPType.ABORT: RMPPAbort,
-}
-"""Layouts of RMPP packets by type."""
 
 
 @wire(56)
