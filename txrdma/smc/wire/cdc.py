@@ -38,15 +38,6 @@ class StateFlags(IntFlag):
     ABNORMAL_CLOSE = 0x20
 
 
-@wire(8)
-class Cursor(Layout):
-    """A cursor of a ring: the number of wraps, and the offset in the ring (RFC 7609, A.4)."""
-
-    reserved: int = reserved(16)
-    wrap: int = bits(16)
-    count: int = bits(32)
-
-
 @wire(44)
 class CDC(Layout):
     """

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from enum import IntFlag
-from typing import ClassVar, Literal, TypeVar, Union
+from typing import ClassVar, Literal, Union
 
 from txrdma.error import WireError
 from txrdma.iba.types import GID, MACAddress, QPN, RKey
@@ -377,8 +377,6 @@ _BODIES: dict[LLCType, type[Body]] = {
         DeleteRKey,
     )
 }
-
-AnyBody = TypeVar("AnyBody", bound=Body)
 
 
 def message(body: Body, header: LLCHeader | None = None) -> LLC:
