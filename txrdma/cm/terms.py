@@ -166,7 +166,6 @@ class Agreed:
     @ivar initiatorDepth: outstanding reads of this end; C{responderResources}: those of the peer.
     @ivar retryCount: retransmissions of an unacknowledged packet.
     @ivar rnrRetryCount: retransmissions of this end after receiver-not-ready; 7 is unlimited.
-    @ivar ackTimeout: acknowledgement timeout: 4.096 us times 2 to this power.
     """
 
     messageBytes: int
@@ -179,7 +178,6 @@ class Agreed:
     mtu: MTU
     retryCount: int
     rnrRetryCount: int
-    ackTimeout: int
 
 
 def splitGreeting(privateData: bytes, terms: Terms, magic: int) -> tuple[Greeting | None, bytes]:
@@ -221,5 +219,4 @@ def negotiate(terms: Terms, greeting: Greeting | None, request: REQ, reply: REP,
         mtu=MTU(int(request.pathMTU)),
         retryCount=request.retryCount,
         rnrRetryCount=peer.rnrRetryCount,
-        ackTimeout=request.primary.localACKTimeout,
     )

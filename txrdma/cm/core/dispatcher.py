@@ -123,12 +123,11 @@ class Listener:
 
 @frozen
 class PendingSend:
-    """A message to send, and its path; C{isAgain}: it is a retransmission."""
+    """A message to send, and its path."""
 
     message: Layout
     transactionID: int
     path: IBPath
-    isAgain: bool = False
 
 
 class Managed:
@@ -628,7 +627,7 @@ class Dispatcher:
         self.counters[f"sent {kind}"] += 1
         if isAgain:
             self.counters[f"retried {kind}"] += 1
-        self._packets.append(PendingSend(message, transactionID, path, isAgain))
+        self._packets.append(PendingSend(message, transactionID, path))
 
 
 def _toGSI(path: IBPath) -> IBPath:
