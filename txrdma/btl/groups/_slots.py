@@ -37,8 +37,7 @@ NONCE_BYTES: Final = 64
 _CONTROL_BYTES: Final = 256
 _PAGE: Final = 4096
 
-# Indices of words in a member's control words.
-_PUBLISHED: Final = 0
+# Indices of words in a member's control words; word 0 is the published step.
 _SLEEPS: Final = 8
 _HEADER: Final = 16
 
