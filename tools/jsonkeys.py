@@ -16,7 +16,9 @@ from importlib import import_module
 from inspect import getsource
 from typing import Any, Final
 
-_PROCESSES: Final = "commands.common.watching.entriesBy commands.common.counted.withSums"
+_PROCESSES: Final = (
+    "unix.answers._askProcess commands.common.watching.entriesBy commands.common.counted.withSums"
+)
 SOURCES: Final = {
     "doctor": "commands.doctor verify.problems.HostProblem.asDict",
     "connections": (

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from txrdma.btl.status import NAMESPACE
-from txrdma.commands.common.counted import askedOfAll, number, withSums
+from txrdma.commands.common.counted import number, withSums
 from txrdma.commands.common.tables import lines
 from txrdma.commands.common.watching import processTable, watch, WatchingOptions
 from txrdma.unix.answers import IUNIXReactor
@@ -48,5 +48,4 @@ countersTable = partial(processTable, ("now", "counter", "value"), _cells, isRat
 async def run(reactor: IUNIXReactor, options: CommandOptions) -> None:
     """Run C{txrdma btl-stats}, once or repeatedly."""
     nobody = "No process of yours has a module of the byte transfer layer."
-    ask = partial(askedOfAll, NAMESPACE)
-    await watch(reactor, options, ask, summed, countersTable, nobody, isRated=True)
+    await watch(reactor, options, NAMESPACE, summed, countersTable, nobody, isRated=True)

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any, Final
 
 from txrdma.cm.status import NAMESPACE
-from txrdma.commands.common.counted import askedOfAll, number, withSums
+from txrdma.commands.common.counted import number, withSums
 from txrdma.commands.common.tables import lines
 from txrdma.commands.common.watching import processTable, watch, WatchingOptions
 from txrdma.unix.answers import IUNIXReactor
@@ -47,5 +47,4 @@ countersTable = partial(processTable, ("connections", "message", *WHATS), _cells
 async def run(reactor: IUNIXReactor, options: CommandOptions) -> None:
     """Run C{txrdma cm-stats}, once or repeatedly."""
     nobody = "No process of yours has a communication manager."
-    ask = partial(askedOfAll, NAMESPACE)
-    await watch(reactor, options, ask, withSums, countersTable, nobody, isRated=True)
+    await watch(reactor, options, NAMESPACE, withSums, countersTable, nobody, isRated=True)

@@ -8,7 +8,7 @@ from typing import Any, TYPE_CHECKING
 
 from txrdma.commands.common.tables import lines, size
 from txrdma.commands.common.watching import entriesBy, processTable, watch, WatchingOptions
-from txrdma.smc.status.control import askAll, ControlAnswer
+from txrdma.smc.status.control import NAMESPACE
 from txrdma.unix.answers import IUNIXReactor
 
 if TYPE_CHECKING:
@@ -22,9 +22,9 @@ class CommandOptions(WatchingOptions):
     optFlags = [["debug", "d", "Also show tokens, flags and the ends of links, as smcss -d and -R do."]]
 
 
-def flat(answers: Sequence[ControlAnswer]) -> list[dict[str, Any]]:
+def flat(answers: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return entries for JSON and tables: connections, silent peers, and processes that did not answer."""
-    return entriesBy(answers, lambda answer: [*answer.connections, *answer.silent])
+    return entriesBy(answers, lambda answer: [*answer.get("connections", ()), *answer.get("silent", ())])
 
 
 def _traffic(entry: dict[str, Any]) -> str:
@@ -94,4 +94,4 @@ async def run(reactor: IUNIXReactor, options: CommandOptions) -> None:
     """Run C{txrdma connections}, once or repeatedly."""
     table = partial(connectionsTable, isDetailed=bool(options["debug"]))
     nobody = "No process of yours has a connection of an smc: endpoint."
-    await watch(reactor, options, askAll, flat, table, nobody)
+    await watch(reactor, options, NAMESPACE, flat, table, nobody)

@@ -8,7 +8,7 @@ from typing import Any
 
 from txrdma.commands.common.tables import lines, size
 from txrdma.commands.common.watching import entriesBy, processTable, watch, WatchingOptions
-from txrdma.smc.status.control import askAll, ControlAnswer
+from txrdma.smc.status.control import NAMESPACE
 from txrdma.unix.answers import IUNIXReactor
 
 
@@ -22,9 +22,9 @@ class CommandOptions(WatchingOptions):
     )
 
 
-def flat(answers: Sequence[ControlAnswer]) -> list[dict[str, Any]]:
+def flat(answers: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return entries for JSON and tables: one for each link group, and process that did not answer."""
-    return entriesBy(answers, lambda answer: answer.linkGroups)
+    return entriesBy(answers, lambda answer: answer.get("linkGroups", ()))
 
 
 def _terms(group: dict[str, Any]) -> str:
@@ -66,4 +66,5 @@ groupsTable = partial(processTable, ("group", "terms", "links", "buffers"), _cel
 
 async def run(reactor: IUNIXReactor, options: CommandOptions) -> None:
     """Run C{txrdma linkgroups}, once or repeatedly."""
-    await watch(reactor, options, askAll, flat, groupsTable, "No process of yours has a link group of SMC-R.")
+    nobody = "No process of yours has a link group of SMC-R."
+    await watch(reactor, options, NAMESPACE, flat, groupsTable, nobody)

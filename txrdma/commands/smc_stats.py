@@ -9,7 +9,7 @@ from typing import Any
 from txrdma.commands.common.counted import number, withSums
 from txrdma.commands.common.tables import lines, size
 from txrdma.commands.common.watching import entriesBy, processTable, watch, WatchingOptions
-from txrdma.smc.status.control import askAll, ControlAnswer
+from txrdma.smc.status.control import NAMESPACE
 from txrdma.unix.answers import IUNIXReactor
 
 
@@ -24,9 +24,11 @@ class CommandOptions(WatchingOptions):
     )
 
 
-def entriesOf(answers: Sequence[ControlAnswer]) -> list[dict[str, Any]]:
+def entriesOf(answers: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return entries for JSON and tables: one for each process, and their sum if there are several."""
-    return withSums(entriesBy(answers, lambda answer: [answer.statistics] if answer.statistics else []))
+    return withSums(
+        entriesBy(answers, lambda answer: [answer["statistics"]] if "statistics" in answer else [])
+    )
 
 
 def _counts(counts: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
@@ -83,4 +85,4 @@ statisticsTable = partial(processTable, ("connections", "sent", "received", "buf
 async def run(reactor: IUNIXReactor, options: CommandOptions) -> None:
     """Run C{txrdma smc-stats}, once or repeatedly."""
     nobody = "No process of yours has used an smc: endpoint."
-    await watch(reactor, options, askAll, entriesOf, statisticsTable, nobody, isRated=True)
+    await watch(reactor, options, NAMESPACE, entriesOf, statisticsTable, nobody, isRated=True)

@@ -19,7 +19,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any, cast, Final, Generic, NoReturn, TypeVar
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, gatherResults
 from twisted.internet.endpoints import connectProtocol, UNIXClientEndpoint
 from twisted.internet.interfaces import IReactorCore, IReactorTime, IReactorUNIX
 from twisted.internet.protocol import connectionDone, Protocol
@@ -231,20 +231,36 @@ class _Asking(Protocol):
         self.transport.abortConnection()  # type: ignore[attr-defined]  # ITransport lacks it, UNIX has it
 
 
-async def askProcess(
-    reactor: IUNIXReactor, namespace: str, pid: int, timeoutSeconds: float
+async def _askProcess(
+    namespace: str, reactor: IUNIXReactor, pid: int, timeoutSeconds: float
 ) -> dict[str, Any]:
-    """
-    Get the status of one process: a dictionary from JSON, not validated.
-
-    @raise Exception: no answer in time, the process belongs to another user, or the answer is not JSON.
-    """
     asking = _Asking()
     endpoint = UNIXClientEndpoint(reactor, nameIn(namespace, pid), timeout=timeoutSeconds)
-    await connectProtocol(endpoint, asking)
 
     def late(result: object, seconds: float) -> NoReturn:
         raise TimeoutError(f"it is stopped or busy: no answer in {seconds:g} seconds")
 
-    decoded = json.loads(await asking.answered.addTimeout(timeoutSeconds, reactor, late))
-    return {"command": [], **decoded}
+    try:
+        await connectProtocol(endpoint, asking)
+        decoded = json.loads(await asking.answered.addTimeout(timeoutSeconds, reactor, late))
+        return {"pid": pid, "command": [], **decoded}
+    except Exception as error:  # it must not affect the answers of other processes
+        return {"pid": pid, "error": f"no answer: {errorText(error)}"}
+
+
+def askAll(
+    namespace: str, reactor: IUNIXReactor, timeoutSeconds: float = 3.0
+) -> Deferred[list[dict[str, Any]]]:
+    """
+    Query every process of this user that has a status socket.
+
+    @param timeoutSeconds: seconds to wait for each process.
+    @return: fires with the status of each, as it was received, or with C{pid} and C{error} only: the reason
+        why the process did not answer.
+    """
+    return gatherResults(
+        [
+            Deferred.fromCoroutine(_askProcess(namespace, reactor, pid, timeoutSeconds))
+            for pid in processesIn(namespace)
+        ]
+    )

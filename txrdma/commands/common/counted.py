@@ -1,5 +1,5 @@
 """
-Counters of processes: queries, sums over processes, and rates between two reports.
+Counters of processes: sums over processes, and rates between two reports.
 
 Counters are dictionaries of numbers and of such dictionaries.
 """
@@ -8,11 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
-
-from twisted.internet.defer import Deferred, gatherResults
-
-from txrdma.kit.logs import errorText
-from txrdma.unix.answers import askProcess, IUNIXReactor, processesIn
 
 ALL: Final = "all"
 """The label of sums over all processes, in place of a PID."""
@@ -62,31 +57,6 @@ class CounterRates:
                 rates = differences(each["counters"], before[each["pid"]], seconds)
                 found.append({**each, "counters": rates, "seconds": round(seconds, 3)})
         return found
-
-
-async def askedOfAll(namespace: str, reactor: IUNIXReactor, timeout: float) -> list[dict[str, Any]]:
-    """
-    Query the counters and gauges of every process of this user that answers in a namespace.
-
-    @param timeout: seconds to wait for each process.
-    @return: an entry for each process; it has C{error} instead of counters if the process did not answer.
-    """
-    return await gatherResults(
-        [Deferred.fromCoroutine(_asked(reactor, namespace, pid, timeout)) for pid in processesIn(namespace)]
-    )
-
-
-async def _asked(reactor: IUNIXReactor, namespace: str, pid: int, timeout: float) -> dict[str, Any]:
-    try:
-        answer = await askProcess(reactor, namespace, pid, timeout)
-        return {
-            "pid": pid,
-            "command": [str(word) for word in answer["command"]],
-            "counters": dict(answer["counters"]),
-            "gauges": dict(answer["gauges"]),
-        }
-    except Exception as error:  # other processes' answers are still reported
-        return {"pid": pid, "error": f"no answer: {errorText(error)}"}
 
 
 def withSums(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any, TYPE_CHECKING, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TYPE_CHECKING
 
 from twisted.internet.task import deferLater
 from twisted.python import usage
@@ -12,15 +12,12 @@ from twisted.python import usage
 from txrdma.commands.common.counted import CounterRates
 from txrdma.commands.common.options import TableOptions
 from txrdma.commands.common.tables import lines, makeTable, show
-from txrdma.unix.answers import IUNIXReactor
+from txrdma.unix.answers import askAll, IUNIXReactor
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from txrdma.smc.status.control import ControlAnswer
-
 Entries = Sequence[dict[str, Any]]
-_Answers = TypeVar("_Answers")
 
 
 def _inRange(name: str, seconds: float) -> float:
@@ -49,14 +46,15 @@ class WatchingOptions(TableOptions):
 
 
 def entriesBy(
-    answers: Iterable[ControlAnswer], rowsOf: Callable[[ControlAnswer], Iterable[Mapping[str, Any]]]
+    answers: Entries, rowsOf: Callable[[dict[str, Any]], Iterable[Mapping[str, Any]]]
 ) -> list[dict[str, Any]]:
     """Return entries for JSON and tables: one for each row of a process, and each that did not answer."""
     entries: list[dict[str, Any]] = []
     for answer in answers:
-        if answer.error:
-            entries.append({"pid": answer.pid, "error": answer.error})
-        entries += ({"pid": answer.pid, "command": answer.command, **row} for row in rowsOf(answer))
+        if "error" in answer:
+            entries.append(answer)
+        else:
+            entries += ({"pid": answer["pid"], "command": answer["command"], **row} for row in rowsOf(answer))
     return entries
 
 
@@ -88,8 +86,8 @@ def processTable(
 async def watch(
     reactor: IUNIXReactor,
     options: WatchingOptions,
-    ask: Callable[[IUNIXReactor, float], Awaitable[_Answers]],
-    entriesOf: Callable[[_Answers], Entries],
+    namespace: str,
+    entriesOf: Callable[[list[dict[str, Any]]], Entries],
     table: Callable[[Entries], Table],
     nobody: str,
     isRated: bool = False,
@@ -97,14 +95,14 @@ async def watch(
     """
     Query processes and print their entries as JSON or as a table, once or repeatedly.
 
-    @param ask: queries the processes, each with this timeout in seconds.
+    @param namespace: of the processes' status sockets.
     @param entriesOf: makes entries from their answers.
     @param nobody: printed instead of a table without entries.
     @param isRated: print counters first, and then their rates since the previous query.
     """
     rates, isFirst = CounterRates(), True
     while True:
-        entries = entriesOf(await ask(reactor, options["timeout"]))
+        entries = entriesOf(await askAll(namespace, reactor, options["timeout"]))
         if isRated:
             changed = rates.since(entries, reactor.seconds())
             entries, isFirst = (entries if isFirst else changed), False

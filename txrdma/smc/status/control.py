@@ -9,11 +9,9 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import field
 from typing import Any, cast, ClassVar
 from weakref import WeakKeyDictionary
 
-from twisted.internet.defer import Deferred, gatherResults
 from twisted.internet.interfaces import IReactorCore, IReactorFDSet, IReactorTime
 from twisted.logger import Logger
 
@@ -21,7 +19,7 @@ from txrdma.kit.logs import errorText, RateLimitedLogger
 from txrdma.kit.values import frozen
 from txrdma.smc.common.reactoruse import reactorUse
 from txrdma.smc.signalling.silence import silentPeers
-from txrdma.unix.answers import Answering, askProcess, IUNIXReactor, nameIn, processesIn
+from txrdma.unix.answers import Answering
 from txrdma.unix.sockets import Reactor
 
 _log = Logger()
@@ -36,11 +34,6 @@ _answering: WeakKeyDictionary[Any, tuple[int, int]] = WeakKeyDictionary()
 
 Report = Callable[[], dict[str, object]]
 """Returns a part of the answer, as values for JSON: L{txrdma.smc.status.report.report}, except in tests."""
-
-
-def controlName(pid: int) -> str:
-    """Return the abstract name at which a process of the local user answers."""
-    return nameIn(NAMESPACE, pid)
 
 
 def _owner() -> tuple[int, int]:
@@ -129,51 +122,3 @@ def answer(reactor: object, report: Report) -> ControlSocket | None:
             error=errorText(error),
         )
         return None
-
-
-@frozen
-class ControlAnswer:
-    """
-    The answer of one process to a query for its connections.
-
-    @ivar linkGroups: link groups of the userspace stack; see L{txrdma.smc.status.report}.
-    @ivar statistics: counters and gauges; see L{txrdma.smc.status.statistics}.
-    @ivar silent: the peers that did not answer a recent handshake, and the seconds for which connections to
-        them use plain TCP.
-    @ivar error: why the process did not answer; otherwise empty.
-    """
-
-    pid: int
-    command: list[str] = field(default_factory=list)
-    connections: list[dict[str, object]] = field(default_factory=list)
-    linkGroups: list[dict[str, object]] = field(default_factory=list)
-    statistics: dict[str, Any] = field(default_factory=dict)
-    silent: list[dict[str, object]] = field(default_factory=list)
-    error: str = ""
-
-
-def answering(listing: str | None = None) -> list[int]:
-    """Return the PIDs of this user's processes that claim to answer, by the content of C{/proc/net/unix}."""
-    return processesIn(NAMESPACE, listing)
-
-
-async def _askProcess(reactor: IUNIXReactor, pid: int, timeoutSeconds: float) -> ControlAnswer:
-    try:
-        answer = await askProcess(reactor, NAMESPACE, pid, timeoutSeconds)
-        return ControlAnswer(
-            pid,
-            [str(word) for word in answer["command"]],
-            list(answer["connections"]),
-            list(answer.get("linkGroups", ())),  # a process with an older version does not send these
-            dict(answer.get("statistics", {})),
-            list(answer.get("silent", ())),
-        )
-    except Exception as error:  # it must not affect the answers of other processes
-        return ControlAnswer(pid, error=f"no answer: {errorText(error)}")
-
-
-def askAll(reactor: IUNIXReactor, timeoutSeconds: float = 3.0) -> Deferred[list[ControlAnswer]]:
-    """Query every process of this user on this host; for one that does not answer C{error} is set."""
-    return gatherResults(
-        [Deferred.fromCoroutine(_askProcess(reactor, pid, timeoutSeconds)) for pid in answering()]
-    )

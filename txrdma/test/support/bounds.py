@@ -130,7 +130,7 @@ BOUNDS: Final = {
         smc.connectionstatus._live verbs.requests._idle
     """,
     "USER": """
-        smc.ControlAnswer.command,connections,linkGroups,statistics,silent smc._SocketCache._sockets
+        smc._SocketCache._sockets
         soft.Coordinator._services soft.PeerProcess.lines soft.SharedDatagrams._datagramLinks
         soft.SharedMemoryPort._peers,_links soft._ConnectedProcess.lines
     """,

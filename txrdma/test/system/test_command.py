@@ -26,7 +26,6 @@ from txrdma.commands.common.options import IReactor
 from txrdma.commands.common.registry import COMMANDS, GROUPS
 from txrdma.commands.connections import connectionsTable, flat
 from txrdma.error import DeviceUnavailable
-from txrdma.smc.status.control import ControlAnswer
 from txrdma.test.support.processes import printed
 from txrdma.test.support.tables import shown
 
@@ -225,9 +224,9 @@ class ConnectionsTests(SynchronousTestCase):
     def test_flat(self) -> None:
         """Each connection has its process; a process that did not answer is reported once."""
         answers = [
-            ControlAnswer(1, ["python", "a"], [SMC, TCP]),
-            ControlAnswer(2, error="no answer: late"),
-            ControlAnswer(3),
+            {"pid": 1, "command": ["python", "a"], "connections": [SMC, TCP]},
+            {"pid": 2, "error": "no answer: late"},
+            {"pid": 3, "command": [], "connections": []},
         ]
         self.assertEqual(
             flat(answers),
@@ -243,7 +242,7 @@ class ConnectionsTests(SynchronousTestCase):
         A peer that does not answer handshakes is shown with the remaining time without further attempts.
         """
         silent = {"peer": "127.0.0.1:8080", "seconds": 41.7}
-        entries = flat([ControlAnswer(5, ["python", "a"], silent=[silent])])
+        entries = flat([{"pid": 5, "command": ["python", "a"], "silent": [silent]}])
         self.assertEqual(entries, [{"pid": 5, "command": ["python", "a"], **silent}])
         text = shown(connectionsTable(entries))
         for words in ("5", "to 127.0.0.1:8080", "TCP", "no answer", "42 s"):
@@ -251,7 +250,10 @@ class ConnectionsTests(SynchronousTestCase):
 
     def test_table(self) -> None:
         """The table shows mode, reasons by name, addresses, device, route, link group, rings, counts."""
-        answers = [ControlAnswer(77, ["python", "[x]"], [SMC, TCP]), ControlAnswer(78, error="hm")]
+        answers = [
+            {"pid": 77, "command": ["python", "[x]"], "connections": [SMC, TCP]},
+            {"pid": 78, "error": "hm"},
+        ]
         text = shown(connectionsTable(flat(answers)))
         for words in (
             *"77 [x] SMC-R ACTIVE 127.0.0.1:1234 127.0.0.1:80 soft shared-memory".split(),

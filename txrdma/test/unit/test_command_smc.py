@@ -13,7 +13,6 @@ from txrdma.commands import linkgroups
 from txrdma.commands.common.counted import CounterRates
 from txrdma.commands.connections import connectionsTable
 from txrdma.commands.smc_stats import entriesOf, statisticsTable
-from txrdma.smc.status.control import ControlAnswer
 from txrdma.smc.status.statistics import statistics
 from txrdma.test.support.tables import shown
 from txrdma.test.system.test_command import SMC
@@ -57,7 +56,10 @@ GROUP: dict[str, Any] = {
 class LinkGroupsTests(SynchronousTestCase):
     def test_table(self) -> None:
         """The table shows terms, peer, both ends of each link, and the use of buffers."""
-        answers = [ControlAnswer(7, ["python", "[x]"], linkGroups=[GROUP]), ControlAnswer(8, error="late")]
+        answers = [
+            {"pid": 7, "command": ["python", "[x]"], "linkGroups": [GROUP]},
+            {"pid": 8, "error": "late"},
+        ]
         entries = linkgroups.flat(answers)
         self.assertEqual([each["pid"] for each in entries], [7, 8])
         text = shown(linkgroups.groupsTable(entries))
@@ -118,9 +120,9 @@ class StatisticsTests(SynchronousTestCase):
 
     def test_sum(self) -> None:
         """Several processes have a sum, which excludes those that do not answer; a single one has none."""
-        one = ControlAnswer(1, ["python", "a"], statistics=self.numbers(1))
-        two = ControlAnswer(2, ["python", "b"], statistics=self.numbers(2))
-        entries = entriesOf([one, two, ControlAnswer(3, error="late")])
+        one = {"pid": 1, "command": ["python", "a"], "statistics": self.numbers(1)}
+        two = {"pid": 2, "command": ["python", "b"], "statistics": self.numbers(2)}
+        entries = entriesOf([one, two, {"pid": 3, "error": "late"}])
         self.assertEqual([each["pid"] for each in entries], [1, 2, 3, "all"])
         self.assertEqual(entries[-1]["counters"]["sent"]["sizes"]["8192"], 27)
         self.assertEqual(entries[-1]["counters"]["connections"]["SMC-R 1"], {"client": 9})
@@ -128,7 +130,7 @@ class StatisticsTests(SynchronousTestCase):
 
     def test_table(self) -> None:
         """The table shows connections by mode, reasons, sizes, waiting and buffers."""
-        entries = entriesOf([ControlAnswer(1, ["python", "[a]"], statistics=self.numbers(1000))])
+        entries = entriesOf([{"pid": 1, "command": ["python", "[a]"], "statistics": self.numbers(1000)}])
         text = shown(statisticsTable(entries))
         for words in (
             *("[a]", "made SMC-R 1: 3,000 client", "made TCP: 1,000 server"),
@@ -141,7 +143,7 @@ class StatisticsTests(SynchronousTestCase):
         """Later readings show rates per second; a new process has rates from its second reading."""
         rates = CounterRates()
         reads = [
-            entriesOf([ControlAnswer(1, ["python", "a"], statistics=self.numbers(factor))])
+            entriesOf([{"pid": 1, "command": ["python", "a"], "statistics": self.numbers(factor)}])
             for factor in (1, 5)
         ]
         self.assertEqual(rates.since(reads[0], 10.0), [])

@@ -12,11 +12,11 @@ from twisted.trial.unittest import TestCase
 from txrdma.btl.connections import connect, listen
 from txrdma.btl.status import NAMESPACE, report
 from txrdma.commands.btl_stats import countersTable, summed
-from txrdma.commands.common.counted import ALL, askedOfAll
+from txrdma.commands.common.counted import ALL
 from txrdma.messages.protocol import MessageProtocol
 from txrdma.test.support.tables import shown
 from txrdma.testing.protocols import Recorders
-from txrdma.unix.answers import IUNIXReactor, processesIn
+from txrdma.unix.answers import askAll, IUNIXReactor, processesIn
 
 reactor = cast(IUNIXReactor, installedReactor)
 
@@ -48,7 +48,7 @@ class AskingTests(TestCase):
 
     async def ours(self) -> dict[str, Any]:
         """Return the counters of this process."""
-        (found,) = [each for each in await askedOfAll(NAMESPACE, reactor, 5.0) if each["pid"] == os.getpid()]
+        (found,) = [each for each in await askAll(NAMESPACE, reactor, 5.0) if each["pid"] == os.getpid()]
         return found
 
     def test_sums(self) -> None:

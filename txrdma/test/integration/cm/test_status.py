@@ -13,11 +13,10 @@ from twisted.trial.unittest import TestCase
 from txrdma.cm.connections.endpoints import RDMAClientEndpoint, RDMAServerEndpoint
 from txrdma.cm.rping import PingClient, PingServer, TERMS
 from txrdma.cm.status import NAMESPACE, report
-from txrdma.commands.common.counted import askedOfAll
 from txrdma.messages.protocol import MessageFactory
 from txrdma.ports.softdevices import softDeviceAt
 from txrdma.test.support.processes import loopbackAddress
-from txrdma.unix.answers import IUNIXReactor, processesIn
+from txrdma.unix.answers import askAll, IUNIXReactor, processesIn
 
 reactor = cast(IUNIXReactor, installedReactor)
 
@@ -25,7 +24,7 @@ reactor = cast(IUNIXReactor, installedReactor)
 class AskingTests(TestCase):
     async def ours(self) -> dict[str, Any]:
         """Return the counters of this process."""
-        (found,) = [each for each in await askedOfAll(NAMESPACE, reactor, 5.0) if each["pid"] == os.getpid()]
+        (found,) = [each for each in await askAll(NAMESPACE, reactor, 5.0) if each["pid"] == os.getpid()]
         return found
 
     async def test_counters(self) -> None:

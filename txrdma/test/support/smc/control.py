@@ -5,7 +5,7 @@ Base class for tests of control sockets on the real reactor.
 from __future__ import annotations
 
 import os
-from typing import cast
+from typing import Any, cast
 
 from zope.interface import implementer
 
@@ -15,7 +15,7 @@ from twisted.trial.unittest import TestCase
 
 from txrdma.interfaces import ISMCStatus
 from txrdma.smc.status import control as introspection
-from txrdma.smc.status.control import answer, askAll, ControlAnswer
+from txrdma.smc.status.control import answer
 from txrdma.unix import answers as unixanswers
 
 reactor = cast(unixanswers.IUNIXReactor, installedReactor)
@@ -58,5 +58,6 @@ class AskingCase(TestCase):
         assert control is not None
         self.addCleanup(control.close)
 
-    async def ours(self, pid: int) -> list[ControlAnswer]:
-        return [reported for reported in await askAll(reactor, 5.0) if reported.pid == pid]
+    async def ours(self, pid: int) -> list[dict[str, Any]]:
+        """Return the answers of a process, of which there may be none."""
+        return [each for each in await unixanswers.askAll(NAMESPACE, reactor, 5.0) if each["pid"] == pid]

@@ -10,9 +10,9 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from txrdma.smc.status.control import answering, askAll
 from txrdma.test.support.processes import suspend
 from txrdma.test.support.smc.control import AskingCase, NAMESPACE, reactor
+from txrdma.unix.answers import askAll, processesIn
 
 SERVE = """
 import sys
@@ -47,14 +47,15 @@ ASK = """
 import os, sys
 from twisted.internet import reactor
 from twisted.internet.task import react
-from txrdma.smc.status.control import askAll
+from txrdma.smc.status.control import NAMESPACE
+from txrdma.unix.answers import askAll
 
 os.setgid(int(sys.argv[1]))
 os.setuid(int(sys.argv[1]))
 
 async def main(reactor):
-    for answer in await askAll(reactor, 5.0):
-        print(answer.pid, answer.error)
+    for answer in await askAll(NAMESPACE, reactor, 5.0):
+        print(answer["pid"], answer.get("error", ""))
 
 react(main)
 """
@@ -81,8 +82,8 @@ class AskingTests(AskingCase):
     async def test_otherProcessIsFoundAndLongAnswerArrives(self) -> None:
         with otherProcess(3000) as process:
             [reported] = await self.ours(process.pid)
-        self.assertEqual((reported.error, len(reported.connections)), ("", 3000))
-        self.assertEqual(reported.command[1], "-c")
+        self.assertEqual(len(reported["connections"]), 3000)
+        self.assertEqual(reported["command"][1], "-c")
 
     def test_serviceAnswersNewUserAfterGivingUpPrivileges(self) -> None:
         if os.geteuid() != 0:
@@ -111,10 +112,12 @@ class AskingTests(AskingCase):
         with otherProcess(1) as process:
             process.kill()
             process.wait()
-            self.assertNotIn(process.pid, answering())
+            self.assertNotIn(process.pid, processesIn(NAMESPACE))
 
     async def test_silentProcessIsListedWithReason(self) -> None:
         with otherProcess(1) as process:
             suspend(process.pid)
-            [reported] = [reported for reported in await askAll(reactor, 0.2) if reported.pid == process.pid]
-        self.assertEqual(reported.error, "no answer: it is stopped or busy: no answer in 0.2 seconds")
+            [reported] = [
+                each for each in await askAll(NAMESPACE, reactor, 0.2) if each["pid"] == process.pid
+            ]
+        self.assertEqual(reported["error"], "no answer: it is stopped or busy: no answer in 0.2 seconds")

@@ -19,11 +19,12 @@ from txrdma.smc.group._linkstate import Timing
 from txrdma.smc.handshake import _machine
 from txrdma.smc.signalling import localclient as announcing
 from txrdma.smc.signalling import silence as _silence
-from txrdma.smc.status.control import askAll
+from txrdma.smc.status.control import NAMESPACE
 from txrdma.smc.wire.clc import Diagnosis
 from txrdma.test.support.processes import printed, Program, serving
 from txrdma.test.support.smc.ends import EndsTestCase, reactor
 from txrdma.testing.reactors import unqueuedSeconds
+from txrdma.unix.answers import askAll
 
 SERVER = """
 import sys
@@ -144,8 +145,8 @@ class TwoProcessesTests(EndsTestCase):
         begun = unqueuedSeconds()
         others = [await self.connect(f"smc:127.0.0.1:{port}") for _ in range(5)]
         self.assertLess(unqueuedSeconds() - begun, 0.5)
-        [reported] = [each for each in await askAll(reactor) if each.pid == os.getpid()]
-        self.assertIn(f"127.0.0.1:{port}", [each["peer"] for each in reported.silent])
+        [reported] = [each for each in await askAll(NAMESPACE, reactor) if each["pid"] == os.getpid()]
+        self.assertIn(f"127.0.0.1:{port}", [each["peer"] for each in reported["silent"]])
         process.transport.signalProcess(signal.SIGCONT)
         for end in (first, *others):
             self.assertEqual((end.smc.mode, end.smc.fallbackReason), ("TCP", Diagnosis.PEERNOSMC))

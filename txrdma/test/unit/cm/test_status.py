@@ -14,8 +14,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.cm.status import byKind
 from txrdma.commands.cm_stats import countersTable
+from txrdma.commands.common import watching as _watching
 from txrdma.commands.common.counted import ALL, CounterRates
-from txrdma.commands.common.watching import watch
 from txrdma.test.support.tables import shown
 
 
@@ -55,13 +55,16 @@ class ShowingTests(SynchronousTestCase):
         clock = Clock()
         counts = iter((1, 5, 5))
 
-        async def ask(reactor: object, timeout: float) -> list[dict[str, Any]]:
+        async def askAll(namespace: str, reactor: object, timeout: float) -> list[dict[str, Any]]:
             return [self.entry(next(counts))]
 
+        self.patch(_watching, "askAll", askAll)
         options: Any = {"json": True, "watch": True, "interval": 2, "timeout": 3.0}
         reactor: Any = clock
         self.patch(sys, "stdout", out := io.StringIO())
-        watching = Deferred.fromCoroutine(watch(reactor, options, ask, list, countersTable, "", isRated=True))
+        watching = Deferred.fromCoroutine(
+            _watching.watch(reactor, options, "txrdma/test", list, countersTable, "", isRated=True)
+        )
         clock.pump((2, 2))
         watching.cancel()
         self.failureResultOf(watching)
