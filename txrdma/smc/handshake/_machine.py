@@ -393,11 +393,6 @@ class _Handshake:
         return self.state.done
 
     @property
-    def isEstablished(self) -> bool:
-        """Whether the handshake has succeeded: the connection is on SMC-R."""
-        return self.state.isEstablished
-
-    @property
     def mayCross(self) -> bool:
         """Whether late CLC may precede the TCP data; L{txrdma.smc.wire.clc.LateCLCFilter} strips it."""
         return self.state.mayCross
