@@ -9,6 +9,7 @@ state of both.
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
 from itertools import count
 from typing import Final
 
@@ -23,6 +24,24 @@ DELAY_SECONDS: Final = 1e-3
 TIMEWAIT_SECONDS: Final = 0.5
 
 _NOTHING: Final = Parameters(QPN(0), 0, 0, 0, 0, b"")
+
+ROUTE: Final = Prepared(
+    pathMTU=3,
+    destinationQPN=QPN(17),
+    rqPSN=1,
+    sqPSN=2,
+    timeout=14,
+    retryCount=7,
+    rnrRetry=7,
+    dlid=0,
+    pathBits=0,
+    isGlobal=True,
+    flowLabel=0,
+    hopLimit=64,
+    trafficClass=0,
+    serviceLevel=0,
+)
+"""The usual attributes of a queue pair."""
 
 
 class Identifier:
@@ -51,7 +70,7 @@ class FakeKernel:
         self.ids: dict[int, Identifier] = {}
         self.listeners: dict[tuple[str, int], Identifier] = {}
         self._numbers = count(1)
-        self._ports = count(40_000)
+        self.ports = count(40_000)
 
     def channel(self) -> FakeChannel:
         """Create a channel, as opening librdmacm does."""
@@ -63,10 +82,6 @@ class FakeKernel:
         self.ids[identifier.number] = identifier
         channel.identifiers.add(identifier.number)
         return identifier
-
-    def nextPort(self) -> int:
-        """Return the port of the next client."""
-        return next(self._ports)
 
     def sendEvent(
         self,
@@ -174,7 +189,7 @@ class FakeChannel:
 
     def resolveAddress(self, number: int, source: str, host: str, port: int, seconds: float) -> None:
         identifier = self._id(number)
-        identifier.source, identifier.destination = (source, self.kernel.nextPort()), (host, port)
+        identifier.source, identifier.destination = (source, next(self.kernel.ports)), (host, port)
         self.kernel.sendEvent(identifier, EventKind.ADDR_RESOLVED)
 
     def resolveRoute(self, number: int, seconds: float) -> None:
@@ -216,22 +231,7 @@ class FakeChannel:
     def prepared(self, number: int) -> Prepared:
         identifier = self._id(number)
         peer = self._peerOf(identifier)
-        return Prepared(
-            pathMTU=3,
-            destinationQPN=peer.output.qpn,
-            rqPSN=identifier.psn,
-            sqPSN=peer.psn,
-            timeout=14,
-            retryCount=7,
-            rnrRetry=7,
-            dlid=0,
-            pathBits=0,
-            isGlobal=True,
-            flowLabel=0,
-            hopLimit=64,
-            trafficClass=0,
-            serviceLevel=0,
-        )
+        return replace(ROUTE, destinationQPN=peer.output.qpn, rqPSN=identifier.psn, sqPSN=peer.psn)
 
     def _peerOf(self, identifier: Identifier) -> Identifier:
         peer = identifier.peer

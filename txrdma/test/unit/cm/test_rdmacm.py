@@ -34,25 +34,10 @@ from txrdma.iba.types import GID, QPN
 from txrdma.iba.verbs import QPAttributes
 from txrdma.kit.logs import RateLimitedLogger
 from txrdma.sim.network import SimulatedNetwork
+from txrdma.test.support.cm.librdmacm import ROUTE
 
 HERE, THERE = "192.0.2.1", "192.0.2.2"
 ENDS = Ends((HERE, 7471), (THERE, 40000), GID.fromIP(HERE), GID.fromIP(THERE), 0xFFFF)
-ROUTE = Prepared(
-    pathMTU=5,
-    destinationQPN=QPN(17),
-    rqPSN=1,
-    sqPSN=2,
-    timeout=18,
-    retryCount=7,
-    rnrRetry=6,
-    dlid=0,
-    pathBits=0,
-    isGlobal=True,
-    flowLabel=0x12345,
-    hopLimit=64,
-    trafficClass=32,
-    serviceLevel=3,
-)
 
 
 class TranslationTests(SynchronousTestCase):
