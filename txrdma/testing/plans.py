@@ -80,14 +80,13 @@ def encodePlan(value: object) -> Any:
     raise TypeError(f"a plan cannot contain {value!r}")
 
 
-def decodePlan(kind: type[_T], raw: Any, name: str = "plan") -> _T:
+def decodePlan(kind: type[_T], raw: Any) -> _T:
     """
     Convert a result of C{encodePlan} to a value of the class C{kind}.
 
-    @param name: name of the value in errors.
     @raise Misfit: the value does not fit the class.
     """
-    return cast(_T, _decoded(kind, raw, name))
+    return cast(_T, _decoded(kind, raw, "plan"))
 
 
 def _decoded(kind: Any, raw: Any, name: str) -> object:

@@ -27,7 +27,7 @@ class BulkContract(TwoEnds):
     message = 1 << 20
     patience = 30.0
 
-    def transfer(self, alice: End, bob: End, operation: Operation, length: int, seed: int = 1) -> str:
+    def transfer(self, alice: End, bob: End, operation: Operation, length: int) -> str:
         """
         Transfer this many bytes from Alice to Bob, or by a read from Bob to Alice; Alice is the requester.
 
@@ -37,7 +37,7 @@ class BulkContract(TwoEnds):
         yours = bob.domain.allocateMemory(length, EVERYTHING)
         try:
             source, target = (yours, mine) if operation is READ else (mine, yours)
-            self._fill(source, seed)
+            self._fill(source)
             self._post(alice, bob, operation, mine, yours)
             hashes = [sha256(region.view).hexdigest() for region in (source, target)]
             self.assertEqual(hashes[0], hashes[1], f"{operation!r} of {length} bytes")
@@ -46,8 +46,8 @@ class BulkContract(TwoEnds):
             mine.close()
             yours.close()
 
-    def _fill(self, region: IMemoryRegion, seed: int) -> None:
-        random = Random(seed)
+    def _fill(self, region: IMemoryRegion) -> None:
+        random = Random(1)
         for at in range(0, region.length, 1 << 20):
             piece = region.view[at : at + (1 << 20)]
             piece[:] = random.randbytes(len(piece))
