@@ -324,10 +324,6 @@ def _inline(wr: WR, pieces: list[SGE]) -> bytes:
     return b"".join(ctypes.string_at(each.addr, each.length) for each in pieces)
 
 
-def _initialized(**wanted: Any) -> Any:
-    return Record(**wanted)
-
-
 FAKE = Pyverbs(
     Error=FakeError,
     Context=Context,
@@ -342,7 +338,7 @@ FAKE = Pyverbs(
     QP=QP,
     QPAttr=Record,
     QPCap=Record,
-    QPInitAttr=_initialized,
+    QPInitAttr=Record,
     SRQ=SRQ,
     SrqAttr=Record,
     SrqInitAttr=lambda attributes: Record(attributes=attributes),
