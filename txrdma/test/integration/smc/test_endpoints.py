@@ -10,7 +10,6 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-from zope.interface import implementer
 from zope.interface.verify import verifyObject
 
 from twisted.internet.defer import Deferred, gatherResults
@@ -21,7 +20,6 @@ from twisted.internet.error import (
     ConnectionDone,
     ConnectionRefusedError,
 )
-from twisted.internet.interfaces import ILoggingContext
 from twisted.internet.protocol import connectionDone, Factory, Protocol
 from twisted.internet.task import deferLater
 from twisted.internet.testing import EventLoggingObserver
@@ -41,6 +39,7 @@ from txrdma.smc.signalling.owners import TCPAddress
 from txrdma.smc.stream import connectionstatus as status
 from txrdma.smc.wire.clc import Diagnosis
 from txrdma.test.support.smc.ends import EndsTestCase, reactor
+from txrdma.test.support.streaming import Unnamed
 from txrdma.testing.protocols import Echo, Greeter, Recorder, Recorders
 from txrdma.testing.reactors import unqueuedSeconds, waitUntil
 from txrdma.unix import sockets as unixsockets
@@ -359,20 +358,15 @@ class TroubleTests(EndsTestCase):
     async def test_connectionWhoseLogPrefixRaisesIsClosed(self) -> None:
         """A protocol whose C{logPrefix} raises gets no connection, which is closed, as with TCP."""
 
-        @implementer(ILoggingContext)
-        class Nameless(Recorder):
-            def logPrefix(self) -> str:
-                raise ZeroDivisionError
-
         for keys in ("", ":version=2:ueid=A"):  # SMC-R, and a fallback to TCP
-            factory, port = await self.serve(f"smc:127.0.0.1:0{keys}", Nameless)
+            factory, port = await self.serve(f"smc:127.0.0.1:0{keys}", Unnamed)
             client = await self.connect(f"smc:127.0.0.1:{port}")
             await client.lost
             self.assertFalse(factory.protocols[0].made.called)
             self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
             factory, port = await self.serve(f"smc:127.0.0.1:0{keys}")
             accepted = factory.next()
-            connecting = clientFromString(reactor, f"smc:127.0.0.1:{port}").connect(Recorders(Nameless))
+            connecting = clientFromString(reactor, f"smc:127.0.0.1:{port}").connect(Recorders(Unnamed))
             await self.assertFailure(connecting, ZeroDivisionError)
             await (await accepted).lost
 

@@ -29,6 +29,7 @@ from txrdma.smc.group.groups import linkGroups
 from txrdma.smc.stream.transport import SMCTransport
 from txrdma.smc.terms.options import LOCAL_DEVICE
 from txrdma.test.support.smc.ends import EndsTestCase, reactor
+from txrdma.test.support.streaming import Raising
 from txrdma.testing.protocols import Echo, HalfCloseRecorder, ProducerRecorder, Recorder, Recorders
 from txrdma.testing.reactors import waitUntil
 
@@ -358,17 +359,12 @@ class EndTests(EndsTestCase):
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
 
     async def test_exceptionInConnectionMadeKeepsConnectionAsTCP(self) -> None:
-        class Broken(Recorder):
-            def connectionMade(self) -> None:
-                super().connectionMade()
-                raise ZeroDivisionError
-
         for serverKeys, clientScheme, mode in (
             ("", "smc", "SMC-R"),
             ("", "tcp", "TCP"),
             (":version=2:ueid=A", "smc", "TCP"),
         ):
-            factory, port = await self.serve(f"smc:0:interface=127.0.0.1{serverKeys}", Broken)
+            factory, port = await self.serve(f"smc:0:interface=127.0.0.1{serverKeys}", Raising)
             one, other = await self.join(factory, f"{clientScheme}:127.0.0.1:{port}")
             self.assertEqual(other.transport.smc.mode, mode)
             one.transport.write(b"hello")
