@@ -109,6 +109,11 @@ class BystanderTests(HostsCase):
             self.assertEqual(there.tagged, [(TAG, b"well")])
         self.assertFalse(one.lost or other.lost)
 
+    def sendContained(self) -> None:
+        """Send a message that ends its connection, and no other."""
+        self.client.transport.send(TAG, bytes(700)).addErrback(lambda failure: None)
+        self.assertContained()
+
     def connectAgain(self) -> None:
         """Replace the connection that has ended."""
         self.client, self.server = self.connected()
@@ -204,8 +209,7 @@ class BystanderTests(HostsCase):
         """An acknowledgement that cannot be made ends only its connection."""
         mine = self.server.transport._peer
         self.raiseOnce(Peer, "acknowledgement", lambda peer, _room: peer is mine)
-        self.client.transport.send(TAG, bytes(700)).addErrback(lambda failure: None)
-        self.assertContained()
+        self.sendContained()
 
     def test_deadline(self) -> None:
         """A peer whose deadline cannot be computed ends only its connection."""
@@ -217,15 +221,13 @@ class BystanderTests(HostsCase):
             return usual(peer, keepAlive)
 
         self.patch(Peer, "deadline", deadline)
-        self.client.transport.send(TAG, bytes(700)).addErrback(lambda failure: None)
-        self.assertContained()
+        self.sendContained()
 
     def test_deadlineOnce(self) -> None:
         """A deadline that can be computed the next time is logged nevertheless, and ends its connection."""
         mine = self.client.transport._peer
         self.raiseOnce(Peer, "deadline", lambda peer, _seconds: peer is mine)
-        self.client.transport.send(TAG, bytes(700)).addErrback(lambda failure: None)
-        self.assertContained()
+        self.sendContained()
 
     def test_fastPath(self) -> None:
         """A single message that cannot be received ends only its connection, and is not lost silently."""
@@ -301,8 +303,7 @@ class BystanderTests(HostsCase):
         peer = self.client.transport._peer
         self.raiseOnce(_Route, "useNoMarks", lambda route, _port: route is peer.context)
         self.lifeline(self.client).module.core.unmarked.append((peer, 0))
-        self.client.transport.send(TAG, bytes(700)).addErrback(lambda failure: None)
-        self.assertContained()
+        self.sendContained()
 
     def test_probe(self) -> None:
         """A probe of a silent path that cannot be made ends only its connection."""
@@ -310,8 +311,7 @@ class BystanderTests(HostsCase):
         mine = peer.sent
         self.raiseOnce(SendWindow, "probes", lambda window, _now: window is mine)
         self.lifeline(self.client).module.core._probing[peer] = None
-        self.client.transport.send(TAG, bytes(700)).addErrback(lambda failure: None)
-        self.assertContained()
+        self.sendContained()
 
     def test_refusal(self) -> None:
         """A refusal that cannot be made ends only its connection."""
@@ -543,24 +543,21 @@ class BystanderTests(HostsCase):
         self.raiseOnce(Module, "_failAll", lambda _module, each, _reason: each is peer)
         self.patch(SendWindow, "expired", lambda window, now: window is mine or usual(window, now))
         self.world.network.drop(lambda packet: len(packet.payload) > 500, 1)
-        self.client.transport.send(TAG, bytes(700)).addErrback(lambda failure: None)
-        self.assertContained()
+        self.sendContained()
 
     def test_removalAfterException(self) -> None:
         """A second exception, while a peer is removed because of a first one, ends only its connection."""
         peer = self.server.transport._peer
         self.raiseOnce(Module, "_accept", lambda _module, each, *_words: each is peer)
         self.raiseOnce(Module, "_failAll", lambda _module, each, _reason: each is peer)
-        self.client.transport.send(TAG, bytes(700)).addErrback(lambda failure: None)
-        self.assertContained()
+        self.sendContained()
 
     def test_afterEnd(self) -> None:
         """An exception that is raised by a packet after the end of a peer is logged."""
         peer = self.server.transport._peer
         peer.state = ENDED
         self.raiseOnce(Module, "_accept", lambda _module, each, *_words: each is peer)
-        self.client.transport.send(TAG, bytes(700)).addErrback(lambda failure: None)
-        self.assertContained()
+        self.sendContained()
 
     def test_eventOfFailure(self) -> None:
         """A connection that cannot process its failure either does not affect the messages of others."""
