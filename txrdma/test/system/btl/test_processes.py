@@ -50,31 +50,27 @@ class ProcessTests(SynchronousTestCase):
         server = started(self, *module, "server", "0", interfaces, route)
         return server, started(self, *module, role, firstLine(server), interfaces, route)
 
+    def assertDelivered(self, count: int, *arguments: str) -> None:
+        """Assert that a client in a role, which is the first argument, delivers this many messages."""
+        server, client = self.play(*arguments)
+        self.assertEqual(client.communicate(timeout=60)[0], "ConnectionDone\n")
+        self.assertEqual(server.communicate(timeout=60)[0], f"{count} none ConnectionDone receive-buffer\n")
+
     def test_sendsAndExits(self) -> None:
         """A sender of 50 MB that closes and exits at once has delivered everything."""
-        server, client = self.play("sender")
-        self.assertEqual(client.communicate(timeout=60)[0], "ConnectionDone\n")
-        self.assertEqual(server.communicate(timeout=60)[0], f"{COUNT} none ConnectionDone receive-buffer\n")
+        self.assertDelivered(COUNT, "sender")
 
     def test_byRDMA(self) -> None:
         """A sender of 50 MB that closes and exits at once has delivered everything without shared memory."""
-        server, client = self.play("sender", route="rocev2")
-        self.assertEqual(client.communicate(timeout=60)[0], "ConnectionDone\n")
-        self.assertEqual(server.communicate(timeout=60)[0], f"{COUNT} none ConnectionDone receive-buffer\n")
+        self.assertDelivered(COUNT, "sender", "", "rocev2")
 
     def test_busy(self) -> None:
         """A sender of 50 MB continues after its peer was busy."""
-        server, client = self.play("patient")
-        self.assertEqual(client.communicate(timeout=60)[0], "ConnectionDone\n")
-        self.assertEqual(
-            server.communicate(timeout=60)[0], f"{COUNT + 1} none ConnectionDone receive-buffer\n"
-        )
+        self.assertDelivered(COUNT + 1, "patient")
 
     def test_severalModules(self) -> None:
         """A sender with two modules that closes and exits at once has delivered everything."""
-        server, client = self.play("sender", "127.0.0.1,127.0.0.2")
-        self.assertEqual(client.communicate(timeout=60)[0], "ConnectionDone\n")
-        self.assertEqual(server.communicate(timeout=60)[0], f"{COUNT} none ConnectionDone receive-buffer\n")
+        self.assertDelivered(COUNT, "sender", "127.0.0.1,127.0.0.2")
 
     def test_severalKilled(self) -> None:
         """A killed peer with two modules is reported quickly."""
