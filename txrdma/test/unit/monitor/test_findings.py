@@ -390,15 +390,19 @@ class SurveyTests(PollerTestCase):
         self.pump(1200.0)
         self.assertEqual(self.output(), [("cleared", "module-hot", "left")])
 
-    def test_busyFabric(self) -> None:
-        """While links change, tables are not read."""
-        self.clock.advance(2 * surveyor.UNSETTLED_SECONDS)  # the monitor starts late
-        self.started()
-        for _ in range(10):
+    def flap(self, times: int) -> None:
+        """Let a link between the switches go down and up."""
+        for _ in range(times):
             self.fabric.cut("left", 3)
             self.pump(25.0)
             self.fabric.heal("left", 3)
             self.pump(25.0)
+
+    def test_busyFabric(self) -> None:
+        """While links change, tables are not read."""
+        self.clock.advance(2 * surveyor.UNSETTLED_SECONDS)  # the monitor starts late
+        self.started()
+        self.flap(10)
         self.assertEqual(self.surveyor.surveys, 0)
         self.pump(300.0)
         self.assertGreater(self.surveyor.surveys, 0)
@@ -411,22 +415,14 @@ class SurveyTests(PollerTestCase):
         self.addCleanup(late.stop)
         self.pump(600.0)
         PollerTestCase.started(self)
-        for _ in range(4):
-            self.fabric.cut("left", 3)
-            self.pump(25.0)
-            self.fabric.heal("left", 3)
-            self.pump(25.0)
+        self.flap(4)
         self.assertEqual(late.surveys, 0)
 
     def test_alwaysBusy(self) -> None:
         """While a link goes up and down without end, tables are read after a longer time."""
         self.patch(surveyor, "UNSETTLED_SECONDS", 300.0)
         self.started()
-        for _ in range(8):
-            self.fabric.cut("left", 3)
-            self.pump(25.0)
-            self.fabric.heal("left", 3)
-            self.pump(25.0)
+        self.flap(8)
         self.assertEqual((self.surveyor.surveys, len(self.poller.linear)), (1, 2))
 
     def test_portLost(self) -> None:

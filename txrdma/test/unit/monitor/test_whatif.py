@@ -93,6 +93,17 @@ class WhatIfTests(FabricTestCase):
             if one.alert.isRaised
         ]
 
+    def assertSent(self, kinds: list[str]) -> None:
+        """Assert that alerts of these kinds were sent, and that an evaluation has the same alerts."""
+        self.assertEqual([kind for kind, _where in self.sent], kinds)
+        self.assertEqual(self.evaluated(), self.sent)
+
+    def lose(self) -> None:
+        """Let the link between the switches flap, and then be missing."""
+        self.pump(600.0)
+        self.flap("left", 3, 30.0, number=3)
+        self.fabric.cut("left", 3)
+
     def gone(self) -> list[str]:
         return [where.partition(" ")[0] for kind, where in self.sent if kind == "node-gone"]
 
@@ -101,8 +112,7 @@ class WhatIfTests(FabricTestCase):
         self.pump(600.0)
         self.flap("c", 6, 4.0)
         self.pump(600.0)
-        self.assertEqual([kind for kind, _where in self.sent], ["node-gone"])
-        self.assertEqual(self.evaluated(), self.sent)
+        self.assertSent(["node-gone"])
 
     def test_unseenFlaps(self) -> None:
         """A link of a host that flaps between sweeps, after the first one and a change of name, flaps."""
@@ -111,22 +121,18 @@ class WhatIfTests(FabricTestCase):
         self.pump(60.0)
         self.flap("c", 6, 0.5, 30.0)
         self.pump(600.0)
-        self.assertEqual([kind for kind, _where in self.sent], ["flapping"])
-        self.assertEqual(self.evaluated(), self.sent)
+        self.assertSent(["flapping"])
 
     def test_flappingCable(self) -> None:
         """A cable between switches that flaps is reported as the monitor has reported it."""
         self.pump(600.0)
         self.flap("left", 6, 4.0, number=3)
         self.pump(600.0)
-        self.assertEqual([kind for kind, _where in self.sent], ["flapping"])
-        self.assertEqual(self.evaluated(), self.sent)
+        self.assertSent(["flapping"])
 
     def test_flapsAndStaysDown(self) -> None:
         """A link that flaps, and then is missing, is one alert until it would no longer count as flapping."""
-        self.pump(600.0)
-        self.flap("left", 3, 30.0, number=3)
-        self.fabric.cut("left", 3)
+        self.lose()
         self.pump(540.0)
         self.assertEqual([kind for kind, _where in self.sent], ["flapping"])
         (lost,) = (one for one in self.poller.findings.log.open.values() if one.finding.kind == "link-gone")
@@ -134,25 +140,19 @@ class WhatIfTests(FabricTestCase):
         found = flaps.finding
         self.assertEqual(lost.finding.cause, Cause("flapping", found.where, found.guid, found.port))
         self.pump(240.0)
-        self.assertEqual([kind for kind, _where in self.sent], ["flapping", "link-gone"])
-        self.assertEqual(self.evaluated(), self.sent)
+        self.assertSent(["flapping", "link-gone"])
 
     def test_endedFlaps(self) -> None:
         """A finding that a link flaps explains no missing link while it only waits to be cleared."""
         self.config = parseConfig(f"{CONFIG}[findings]\nclear = 7200\n")
         self.poller.findings.log.change(self.config.rules)
-        self.pump(600.0)
-        self.flap("left", 3, 30.0, number=3)
-        self.fabric.cut("left", 3)
+        self.lose()
         self.pump(780.0)
-        self.assertEqual([kind for kind, _where in self.sent], ["flapping", "link-gone"])
-        self.assertEqual(self.evaluated(), self.sent)
+        self.assertSent(["flapping", "link-gone"])
 
     def test_manyLinks(self) -> None:
         """Each step of an evaluation compares flaps with all missing links at once."""
-        self.pump(600.0)
-        self.flap("left", 3, 30.0, number=3)
-        self.fabric.cut("left", 3)
+        self.lose()
         self.pump(900.0)
         (lost,) = (one for one in self.poller.findings.log.open.values() if one.finding.kind == "link-gone")
         for number in range(10, 60):
@@ -193,8 +193,7 @@ class WhatIfTests(FabricTestCase):
         self.assertEqual(kinds, {"symbol-ber", "symbol-errors"})
         self.pump(7200.0)
         self.assertEqual(self.poller.findings.log.open, {})
-        self.assertEqual([kind for kind, _where in self.sent], ["symbol-ber"])
-        self.assertEqual(self.evaluated(), self.sent)
+        self.assertSent(["symbol-ber"])
 
     def test_otherCauseEnds(self) -> None:
         """An alert of one end of a link waits when the errors of the other end, which explained it, end."""
@@ -208,11 +207,9 @@ class WhatIfTests(FabricTestCase):
         self.fabric.growCounters("c", 1, symbolErrorCounter=0.0)
         self.fabric.growCounters(peer.node.identifier, peer.number, symbolErrorCounter=0.1)
         self.pump(900.0)
-        self.assertEqual([kind for kind, _where in self.sent], ["symbol-ber"])
-        self.assertEqual(self.evaluated(), self.sent)
+        self.assertSent(["symbol-ber"])
         self.pump(600.0)
-        self.assertEqual([kind for kind, _where in self.sent], ["symbol-ber"] * 2)
-        self.assertEqual(self.evaluated(), self.sent)
+        self.assertSent(["symbol-ber"] * 2)
 
     def test_ignored(self) -> None:
         """Findings that a configuration ignores explain no others, neither errors nor recorded findings."""
