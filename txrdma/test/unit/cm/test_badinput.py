@@ -99,7 +99,8 @@ class StrangerCase(MessagingCase):
         self.assertIs(self.server.transport.alternate, None)
 
     def end(self) -> None:
-        """End the connection and the listener, and assert that all resources are released."""
+        """Assert that the connection works; end it and the listener, and assert that nothing is left."""
+        self.assertUndisturbed()
         self.client.transport.loseConnection()
         self.wait(lambda: self.client.lost and self.server.lost)
         self.port.stopListening()
@@ -142,7 +143,6 @@ class StrangerTests(StrangerCase):
             self.send(REQ, self.request(number, pathMTU=PathMTU(mtu)).encode())
         self.wait(lambda: self.manager.counters["sent REJ"] == 3)
         self.assertEqual(len(self.served), 1)
-        self.assertUndisturbed()
         self.end()
 
     def test_arbitraryBytesChangeNoConnection(self) -> None:
@@ -160,7 +160,6 @@ class StrangerTests(StrangerCase):
             if random.random() < 0.05:
                 self.pause(0.01)
         self.pause(0.2)
-        self.assertUndisturbed()
         self.end()
 
     def test_flood(self) -> None:
@@ -199,7 +198,6 @@ class StrangerTests(StrangerCase):
         self.assertEqual(rejection.remoteCommID, 5)
         self.assertEqual((response.status, response.requestID), (SIDRStatus.VERSION_NOT_SUPPORTED, 9))
         self.assertEqual([informationOf(each) for each in found], [2, 2])
-        self.assertUndisturbed()
         self.end()
 
     def test_SIDRFloodForUnknownServiceLeavesNothing(self) -> None:
@@ -209,7 +207,6 @@ class StrangerTests(StrangerCase):
                 self.pause(0.002)
         self.assertEqual(len(self.manager._core._sidrRequests), 0)
         self.assertGreater(self.manager.counters["sent SIDRREP"], 1000)
-        self.assertUndisturbed()
         self.end()
 
     def test_manyQuestions(self) -> None:
@@ -219,7 +216,6 @@ class StrangerTests(StrangerCase):
             core._ofSIDRREQ(SIDRREQ(requestID=number, serviceID=SERVICE), number, path)
         self.assertEqual(len(core._sidrRequests), MOST_SIDR_REQUESTS)
         core._sidrRequests.clear()
-        self.assertUndisturbed()
         self.end()
 
     def test_manyAnswers(self) -> None:
@@ -235,7 +231,6 @@ class StrangerTests(StrangerCase):
         self.assertEqual(len(core._sidrRequests), MOST_SIDR_REQUESTS)
         for managed in list(core._sidrRequests.values()):
             core._forget(managed)
-        self.assertUndisturbed()
         self.end()
 
     def test_replays(self) -> None:

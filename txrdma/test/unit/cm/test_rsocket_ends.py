@@ -96,12 +96,19 @@ class ListeningTests(MessagingCase):
         self.check("pyverbs:none", errno.EADDRNOTAVAIL)
 
 
-class ProducerTests(MessagingCase):
+class UnprobedCase(MessagingCase):
+    def unprobed(self, options: RSocketOptions = _UNPROBED) -> tuple[Recorder, Recorders]:
+        """Connect to a server that does not probe its clients; return the client and the server's factory."""
+        served = Recorders(Recorder)
+        self.listenAt(served, RSocketServerEndpoint, options=_UNPROBED)
+        return self.result(self.connectTo(*_CLIENT, options=options)), served
+
+
+class ProducerTests(UnprobedCase):
     """Connections that are closed while a producer is registered."""
 
     def test_producerThatUnregistersWhenResumedEndsConnection(self) -> None:
-        self.listenAt(*_SERVER, options=_UNPROBED)
-        client = self.result(self.connectTo(*_CLIENT, options=_UNPROBED))
+        client, _served = self.unprobed()
         self.pause(0.1)  # until the packets in flight cause no further iteration
         producer = ProducerRecorder(client.transport.unregisterProducer)
         client.transport.registerProducer(producer, True)
@@ -114,8 +121,7 @@ class ProducerTests(MessagingCase):
 
     def test_idleProducerDoesNotPreventClose(self) -> None:
         """As over TCP, a connection closes while a push producer is registered that has nothing to write."""
-        self.listenAt(*_SERVER, options=_UNPROBED)
-        client = self.result(self.connectTo(*_CLIENT, options=_UNPROBED))
+        client, _served = self.unprobed()
         producer = ProducerRecorder()
         client.transport.registerProducer(producer, True)
         client.transport.loseConnection()
@@ -126,10 +132,7 @@ class ProducerTests(MessagingCase):
 
     def test_closeWaitsForResumedProducer(self) -> None:
         """As over TCP, a producer that is resumed after the close may write once more, later."""
-        made = Recorders(Recorder)
-        server = made.next()
-        self.listenAt(made, RSocketServerEndpoint, options=_UNPROBED)
-        client = self.result(self.connectTo(*_CLIENT, options=_UNPROBED))
+        client, served = self.unprobed()
         producer = ProducerRecorder()
         client.transport.registerProducer(producer, True)
         client.transport.write(bytes(70_000))
@@ -139,18 +142,17 @@ class ProducerTests(MessagingCase):
         self.assertFalse(client.lost.called)
         client.transport.write(b"more")
         self.wait(lambda: client.lost.called, 5.0)
-        self.assertEqual(self.result(server).received, bytes(70_000) + b"more")
+        self.assertEqual(served.protocols[0].received, bytes(70_000) + b"more")
         self.assertEqual(producer.calls, ["pause", "resume", "stop"])
         self.assertNothingLeft()
 
 
-class ClosingTests(MessagingCase):
+class ClosingTests(UnprobedCase):
     """Connections that one end closes in order."""
 
     def test_lostAcknowledgementOfClose(self) -> None:
         """A connection without data is closed in order if only the acknowledgement of the close is lost."""
-        self.listenAt(*_SERVER, options=_UNPROBED)
-        client = self.result(self.connectTo(*_CLIENT, options=_UNPROBED))
+        client, _served = self.unprobed()
         client.transport.write(b"acknowledged")
         self.pause(0.1)
         self.network.drop(lambda packet: packet.bth.opcode is Opcode.RC_ACKNOWLEDGE, 10)
@@ -161,16 +163,13 @@ class ClosingTests(MessagingCase):
 
     def closeUnacknowledged(self) -> Recorder:
         """Write and close at a client that receives no acknowledgements; return it after its end."""
-        made = Recorders(Recorder)
-        server = made.next()
-        self.listenAt(made, RSocketServerEndpoint, options=_UNPROBED)
-        client: Recorder = self.result(self.connectTo(*_CLIENT, options=_UNPROBED))
+        client, served = self.unprobed()
         self.pause(0.1)
         self.network.drop(lambda packet: packet.bth.opcode is Opcode.RC_ACKNOWLEDGE, 10)
         client.transport.write(b"bytes")
         client.transport.loseConnection()
         self.wait(lambda: client.lost.called, 5.0)
-        self.assertEqual(self.result(server).received, b"bytes")
+        self.assertEqual(served.protocols[0].received, b"bytes")
         self.assertNothingLeft()
         return client
 
@@ -185,9 +184,7 @@ class ClosingTests(MessagingCase):
 
     def test_bothCloseWhileBytesWait(self) -> None:
         """An end that closes is lost if the peer closes as well, before it has room for all bytes."""
-        served = Recorders(Recorder)
-        self.listenAt(served, RSocketServerEndpoint, options=_UNPROBED)
-        client = self.result(self.connectTo(*_CLIENT, options=_UNPROBED))
+        client, served = self.unprobed()
         self.wait(lambda: served.protocols)
         (server,) = served.protocols
         server.transport.pauseProducing()
@@ -201,14 +198,12 @@ class ClosingTests(MessagingCase):
         self.assertNothingLeft()
 
 
-class ConsecutiveTests(MessagingCase):
+class ConsecutiveTests(UnprobedCase):
     """Connections of which each begins when the last one has ended."""
 
     def test_deviceStaysOpen(self) -> None:
         """A connection that begins in C{connectionLost} uses the adapter of the last one."""
-        served = Recorders(Recorder)
-        self.listenAt(served, RSocketServerEndpoint, options=_UNPROBED)
-        client = self.result(self.connectTo(*_CLIENT, options=_UNPROBED))
+        client, served = self.unprobed()
         adapter = client.transport.connection.adapter
         self.patch(adapter, "_isOwner", True)
         following: list[Any] = []
@@ -226,9 +221,7 @@ class ConsecutiveTests(MessagingCase):
 
     def test_pausedAtTheEnd(self) -> None:
         """A lost connection whose program does not read does not keep the device open."""
-        served = Recorders(Recorder)
-        self.listenAt(served, RSocketServerEndpoint, options=_UNPROBED)
-        client = self.result(self.connectTo(*_CLIENT, options=_UNPROBED))
+        client, served = self.unprobed()
         adapter = client.transport.connection.adapter
         self.patch(adapter, "_isOwner", True)
         client.transport.pauseProducing()
@@ -244,14 +237,12 @@ class ConsecutiveTests(MessagingCase):
         self.assertNothingLeft()
 
 
-class KeepaliveTests(MessagingCase):
+class KeepaliveTests(UnprobedCase):
     """Probes of idle peers."""
 
     def test_vanishedPeer(self) -> None:
         """A probe detects a silent peer. When probes are enabled again, they use the same interval."""
-        served = Recorders(Recorder)
-        self.listenAt(served, RSocketServerEndpoint, options=_UNPROBED)
-        client = self.result(self.connectTo(*_CLIENT, options=RSocketOptions(keepalive=2.0)))
+        client, served = self.unprobed(RSocketOptions(keepalive=2.0))
         self.pause(10.0)
         self.assertFalse(client.lost.called)
         for enabled in (False, True):
@@ -268,9 +259,7 @@ class KeepaliveTests(MessagingCase):
 
     def test_vanishedPeerAfterClockSetBack(self) -> None:
         """A probe is not late by as much as the clock was set back, if other packets arrive."""
-        served = Recorders(Recorder)
-        self.listenAt(served, RSocketServerEndpoint, options=_UNPROBED)
-        client = self.result(self.connectTo(*_CLIENT, options=RSocketOptions(keepalive=2.0)))
+        client, served = self.unprobed(RSocketOptions(keepalive=2.0))
         self.pause(1.0)
         self.clock.rightNow -= 1800.0
         sharedForwardClock(self.clock).seconds()  # as each packet of the device does
