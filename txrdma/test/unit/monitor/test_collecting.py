@@ -180,14 +180,15 @@ class PoolTests(CollectingTestCase):
         self.assertEqual(self.rate("right", 2), 8000.0)
         self.assertFalse([meter for meter in self.poller.meters.values() if meter.isSilent])
 
-    def grown(self) -> None:
+    def startGrowing(self, seconds: float = 35.0) -> None:
+        """Start the monitor of a fabric with traffic."""
         self.fabric.growCounters("left", 2, portXmitData=1000.0)
         self.fabric.growCounters("right", 2, portXmitData=2000.0)
+        self.started(seconds)
 
     def test_shares(self) -> None:
         """Each collector reads the counters of some ports, and the monitor reads none."""
-        self.grown()
-        self.started()
+        self.startGrowing()
         self.counted()
         before = self.sent()
         self.pump(100.0)
@@ -198,8 +199,7 @@ class PoolTests(CollectingTestCase):
 
     def test_lost(self) -> None:
         """When a collector dies, the other one reads its ports; without any collector the monitor does."""
-        self.grown()
-        self.started()
+        self.startGrowing()
         for name in self.collectors:
             self.endpoints[name].isDown = True
             self.endpoints[name].pipes[-1].peer.abortConnection()
@@ -219,8 +219,7 @@ class PoolTests(CollectingTestCase):
 
     def test_hanging(self) -> None:
         """Other collectors make the calls of one that hangs in the same round, and no node is silent."""
-        self.grown()
-        self.started()
+        self.startGrowing()
         self.endpoints["b"].pipes[-1].isCut = True
         self.pump(60.0)
         self.counted()
@@ -229,8 +228,7 @@ class PoolTests(CollectingTestCase):
 
     def test_endlessCall(self) -> None:
         """A collector with a call that never completes is lost, and the round ends."""
-        self.grown()
-        self.started()
+        self.startGrowing()
         agent: Any = self.agents[0]
         issue = agent.issue
 
@@ -245,8 +243,7 @@ class PoolTests(CollectingTestCase):
 
     def test_portLost(self) -> None:
         """A collector that loses its management port leaves the ports to the others."""
-        self.grown()
-        self.started()
+        self.startGrowing()
         self.agents[0].port.lose("it is pulled out")  # type: ignore[attr-defined]  # the simulated port's
         self.pump(60.0)
         self.counted()
@@ -255,8 +252,7 @@ class PoolTests(CollectingTestCase):
 
     def test_incompleteSeries(self) -> None:
         """A collector that sends incomplete results is lost, and the round ends."""
-        self.grown()
-        self.started()
+        self.startGrowing()
         turns = self.poller.statistics.turns
         encode = wire.encodeResults
 
@@ -269,8 +265,7 @@ class PoolTests(CollectingTestCase):
 
     def test_lostInRounds(self) -> None:
         """Wherever in a round a collector is lost, the round is complete, and no node is silent."""
-        self.grown()
-        self.started(25.0)
+        self.startGrowing(25.0)
         for _ in range(40):
             self.pump(10.0)
             while self.clock.seconds() % 10.0 < 5.0 and not self.endpoints["b"].isConnected:
@@ -286,8 +281,7 @@ class PoolTests(CollectingTestCase):
 
     def test_changed(self) -> None:
         """A changed time-out applies to the calls of collectors, too, which connect again for it."""
-        self.grown()
-        self.started()
+        self.startGrowing()
         self.poller.change(replace(self.settings, timeoutSeconds=7.0), DEFAULT_RULES, locatedFindings)
         self.pump(60.0)
         self.counted()

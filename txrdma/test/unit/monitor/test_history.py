@@ -78,6 +78,11 @@ class WriterTests(SynchronousTestCase):
             function, done = self.waiting.pop(0)
             maybeDeferred(function).chainDeferred(done)
 
+    def writeBatch(self) -> None:
+        """Wait for the next batch, and write it."""
+        self.clock.advance(5.0)
+        self.work()
+
     def test_batches(self) -> None:
         """Rows are written in batches; while the disk is busy they wait for the next batch."""
         self.writer.add([reading(1, 1), reading(2, 1)])
@@ -86,23 +91,20 @@ class WriterTests(SynchronousTestCase):
         self.clock.advance(5.0)
         self.assertEqual(len(self.waiting), 1)
         self.work()
-        self.clock.advance(5.0)
-        self.work()
+        self.writeBatch()
         self.assertEqual([[row.at for row in batch] for batch in self.store.batches], [[1, 2], [3]])
 
     def test_fullDisk(self) -> None:
         """A full disk is a finding until writing succeeds again; the oldest queued rows are dropped."""
         self.store.error = DeviceUnavailable("history: database or disk is full")
         self.writer.add([reading(1, 1), reading(2, 1)])
-        self.clock.advance(5.0)
-        self.work()
+        self.writeBatch()
         (found,) = self.writer.findings()
         self.assertEqual((found.kind, found.text), ("history-stopped", "history: database or disk is full"))
         self.writer.add([reading(at, 1) for at in (3, 4, 5)])
         self.assertEqual(self.writer.dropped, 1)
         self.store.error = None
-        self.clock.advance(5.0)
-        self.work()
+        self.writeBatch()
         self.assertEqual(self.writer.findings(), [])
         self.assertEqual([row.at for row in self.store.batches[0]], [2, 3, 4, 5])
 
@@ -111,12 +113,10 @@ class WriterTests(SynchronousTestCase):
         most = history.MOST_EVENTS
         self.writer.append(FabricEvent(at, "node-came", "a", "") for at in range(most + 2))
         self.store.error = DeviceUnavailable("history: database or disk is full")
-        self.clock.advance(5.0)
-        self.work()
+        self.writeBatch()
         self.writer.append([FabricEvent(most + 2, "node-came", "a", "")])
         self.store.error = None
-        self.clock.advance(5.0)
-        self.work()
+        self.writeBatch()
         self.assertEqual([one.at for one in self.store.events], [*range(3, most + 3)])
 
     def test_order(self) -> None:
@@ -150,8 +150,7 @@ class WriterTests(SynchronousTestCase):
             self.failureResultOf(stored, DeviceUnavailable)
         else:
             self.successResultOf(stored)
-        self.clock.advance(5.0)
-        self.work()
+        self.writeBatch()
         return [one.kind for one in self.store.events]
 
     def test_orderInBatch(self) -> None:
@@ -174,20 +173,17 @@ class WriterTests(SynchronousTestCase):
         stored.cancel()
         self.failureResultOf(stored, CancelledError)
         self.work()
-        self.clock.advance(5.0)
-        self.work()
+        self.writeBatch()
         self.assertEqual([one.kind for one in self.store.events], ["queued"])
 
     def test_bug(self) -> None:
         """An unexpected exception is logged and does not stop the writer."""
         self.store.error = KeyError("oops")
-        self.clock.advance(5.0)
-        self.work()
+        self.writeBatch()
         self.assertEqual(len(self.flushLoggedErrors(KeyError)), 1)
         self.assertEqual(len(self.writer.findings()), 1)
         self.store.error = None
-        self.clock.advance(5.0)
-        self.work()
+        self.writeBatch()
         self.assertEqual(self.writer.findings(), [])
 
     def test_stop(self) -> None:

@@ -228,8 +228,7 @@ class RestartTests(RestartTestCase):
     def test_stillThere(self) -> None:
         """A lost node remains lost for the next process, since the same time and without a new report."""
         self.started()
-        self.fabric.cut("c")
-        self.pump(30.0)
+        self.loseHost()
         self.assertEqual(self.output(), [("raised", "node-gone", "c")])
         first, guid = self.entries()["node-gone"].firstSeen, str(self.fabric.node("c").guid)
         (gone,) = self.poller.topologyWatch.missingNodes.values()
@@ -340,8 +339,7 @@ class OperatorRestartTests(RestartTestCase):
 
     def acted(self) -> Entry:
         self.started()
-        self.fabric.cut("c")
-        self.pump(30.0)
+        self.loseHost()
         entry = self.entries()["node-gone"]
         self.poller.findings.annotate(entry, Action.ACKNOWLEDGE, "alice", "power supply ordered")
         self.poller.findings.annotate(entry, Action.COMMENT, "bob", "thank you")

@@ -89,8 +89,7 @@ class PageTests(PageTestCase):
         """Every linked page exists, has a unique heading and no inline script."""
         self.fabric.growCounters("left", 3, portXmitData=1e9, symbolErrorCounter=2.0)
         self.started()
-        self.fabric.cut("c")
-        self.pump(30.0)
+        self.loseHost()
         waiting, seen = {link for link, _text in MENU}, set()
         while waiting:
             path = waiting.pop()
@@ -127,8 +126,7 @@ class PageTests(PageTestCase):
         self.assertIn("Discovering the fabric", self.page("/").text)
         self.started()
         self.assertIn("All is well", self.page("/").text)
-        self.fabric.cut("c")
-        self.pump(30.0)
+        self.loseHost()
         text = self.page("/").text
         self.assertNotIn("All is well", text)
         self.assertIn("1 finding", text)
@@ -137,8 +135,7 @@ class PageTests(PageTestCase):
     def test_changes(self) -> None:
         """Changes since yesterday are listed, and earlier ones are not."""
         self.started()
-        self.fabric.cut("c")
-        self.pump(30.0)
+        self.loseHost()
         self.assertIn("node gone", self.page("/changes").text)
         self.poller.stop()
         self.pump(90_000.0)
@@ -202,8 +199,7 @@ class HostileTests(PageTestCase):
     def test_names(self) -> None:
         """Names appear only as text on each page, with replacements for unprintable characters."""
         self.started()
-        self.fabric.cut("c")
-        self.pump(30.0)
+        self.loseHost()
         calm = set(
             "a body br button caption code datalist dd div dl dt figcaption figure footer form h1 "
             "h2 head header html input label li link main meta nav noscript option p rect script "
@@ -235,8 +231,7 @@ class HostileTests(PageTestCase):
         reader = Connection(self.site.factory)
         reader.ask("/api/v1/events")
         self.started()
-        self.fabric.cut("c")
-        self.pump(30.0)
+        self.loseHost()
         names = {row["name"] for row in self.rows("nodes")}
         self.assertLessEqual({HOSTILE["a"], HOSTILE["b"], HOSTILE["right"], HOSTILE["d"]}, names)
         for line in reader.answer.text.splitlines():

@@ -128,6 +128,11 @@ class PollerTestCase(FabricTestCase):
         self.poller.start()
         self.pump(seconds)
 
+    def loseHost(self) -> None:
+        """Let a host disappear, and wait until that is found."""
+        self.fabric.cut("c")
+        self.pump(30.0)
+
     def portKey(self, name: str, number: int) -> PortKey:
         return self.fabric.node(name).guid, number
 

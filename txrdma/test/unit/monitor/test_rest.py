@@ -219,8 +219,7 @@ class RESTTests(SiteTestCase):
     def test_changes(self) -> None:
         """Changes since a time list lost and added nodes and findings, the latest first."""
         self.started()
-        self.fabric.cut("c")
-        self.pump(30.0)
+        self.loseHost()
         middle = self.clock.seconds()
         self.fabric.heal("c")
         self.pump(70.0)

@@ -200,8 +200,7 @@ class FileTests(PollerTestCase):
         self.successResultOf(Deferred.fromCoroutine(files.update(self.poller)))
         self.assertEqual(path.stat().st_mode & 0o777, 0o600)
         path.chmod(0o664)
-        self.fabric.cut("c")
-        self.pump(30.0)
+        self.loseHost()
         self.successResultOf(Deferred.fromCoroutine(files.update(self.poller)))
         self.assertIn("node-gone", path.read_text())
         self.assertEqual(path.stat().st_mode & 0o777, 0o664)
@@ -237,8 +236,7 @@ class FileTests(PollerTestCase):
             raise PermissionError
 
         self.patch(os, "fchown", refuse)
-        self.fabric.cut("c")
-        self.pump(30.0)
+        self.loseHost()
         self.successResultOf(Deferred.fromCoroutine(files.update(self.poller)))
         self.assertIn("node-gone", path.read_text())
 
@@ -326,8 +324,7 @@ class FileTests(PollerTestCase):
         """A host that takes the name of another or of a lost host makes no other host unfit."""
         self.started()
         self.fabric.setCounters("left", 2, symbolErrorCounter=60)  # of b
-        self.fabric.cut("c")
-        self.pump(30.0)
+        self.loseHost()
         fabric = self.sweptFabric
         self.assertEqual(sorted(self.unfit(fabric)), ["b", "c"])
         one = fabric.nodes[self.fabric.node("a").guid]
@@ -389,8 +386,7 @@ class TerminalTests(PollerTestCase):
         self.fabric.growCounters("left", 3, portXmitData=1e9)
         self.started()
         self.fabric.node("c").description = "c\x1b[2J"
-        self.fabric.cut("c")
-        self.pump(30.0)
+        self.loseHost()
         output = self.screen()
         self.assertIn("node-gone", output)
         self.assertIn("32.00", output)
