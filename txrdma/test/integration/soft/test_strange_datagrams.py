@@ -60,13 +60,14 @@ class StrangeMailTests(DatagramCase):
         offer = DatagramRingOffer(kind=RendezvousKind.DATAGRAM_RING, number=number)
         self.sendText(sock, offer.encode(), passed)
 
-    def mail(self, sock: socket.socket) -> RingPair:
-        """Send a box and a doorbell; return the box, writable."""
+    def mail(self) -> tuple[socket.socket, RingPair]:
+        """Connect, and send a box and a doorbell; return the socket, and the box, writable."""
+        sock = self.come()
         descriptor, mapping = makeBox(1 << 16)
         self.sendText(sock, doorbell(1), [os.eventfd(0)])
         self.sendOffer(sock, [descriptor])
         self.runUntil(lambda: len(lanesOf(self.target)) == 2)
-        return RingPair(memoryview(mapping))
+        return sock, RingPair(memoryview(mapping))
 
     def packet(self, text: bytes) -> memoryview:
         """Return a datagram for the target, whose length is a multiple of four."""
@@ -84,8 +85,7 @@ class StrangeMailTests(DatagramCase):
         self.runUntil(self.added.isNothing)
 
     def test_onlyCompleteDatagramsOfDyingProcessArrive(self) -> None:
-        sock = self.come()
-        rings = self.mail(sock)
+        sock, rings = self.mail()
         self.write(rings, self.packet(b"last"))
         start = (rings.writeIndex << 3) + 8
         rings.localBytes[start : start + 8] = b"unready!"
@@ -94,8 +94,7 @@ class StrangeMailTests(DatagramCase):
         self.gone(rings)
 
     def test_allDatagramsOfDeadProcessArrive(self) -> None:
-        sock = self.come()
-        rings = self.mail(sock)
+        sock, rings = self.mail()
         words = [b"%04d" % number for number in range(DatagramEnd.RECEIVES - 1)]
         for word in words:
             self.write(rings, self.packet(word))
@@ -104,8 +103,7 @@ class StrangeMailTests(DatagramCase):
         self.gone(rings)
 
     def test_invalidPacketsAreDroppedAndCounted(self) -> None:
-        sock = self.come()
-        rings = self.mail(sock)
+        sock, rings = self.mail()
         for bad in (b"", b"abc", b"x" * 15, b"y" * 17, b"z" * 21, bytes(24), bytes(64), b"\xff" * 64):
             self.write(rings, memoryview(bad))
         for cut in (20, 24):
@@ -121,8 +119,7 @@ class StrangeMailTests(DatagramCase):
         self.gone(rings)
 
     def test_invalidRecordEndsConnectionAlone(self) -> None:
-        sock = self.come()
-        rings = self.mail(sock)
+        sock, rings = self.mail()
         self.write(rings, self.packet(b"good"))
         rings.localWords[rings.writeIndex] = PLAIN << 24 | 0xFFFFFF
         self.isAccepted(self.target, [b"good"])
@@ -133,8 +130,7 @@ class StrangeMailTests(DatagramCase):
 
     def test_packetsOfOtherIPFamilyAreDropped(self) -> None:
         self.patch(self, "ADDRESS", "::1")
-        sock = self.come()
-        rings = self.mail(sock)
+        sock, rings = self.mail()
         self.write(rings, self.packet(b"????"))
         for _ in range(5):
             self.reactor.iterate(0.005)
@@ -144,8 +140,7 @@ class StrangeMailTests(DatagramCase):
         self.gone(rings)
 
     def test_secondBoxIsRefused(self) -> None:
-        sock = self.come()
-        rings = self.mail(sock)
+        sock, rings = self.mail()
         self.sendOffer(sock, [makeBoxOnly()])
         self.runUntil(lambda: isClosed(sock))
         sock.close()
