@@ -76,7 +76,7 @@ class Interruptions:
 
         return replacement
 
-    def each(self, most: int = 3, stride: int = 1, first: int = 0) -> Iterator[tuple[Function, int]]:
+    def each(self, most: int = 3, stride: int = 1) -> Iterator[tuple[Function, int]]:
         """
         Select one after the other the calls that were counted; their number is yielded with the function.
 
@@ -88,6 +88,6 @@ class Interruptions:
             for function, count in self.counts.items()
             for number in sorted({*range(1, min(most, count + 1)), count})
         ]
-        for function, number in sites[first::stride]:
+        for function, number in sites[::stride]:
             self.begin(function, number)
             yield function, number

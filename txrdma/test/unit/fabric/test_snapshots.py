@@ -178,9 +178,7 @@ class TextTests(SynchronousTestCase):
         self.assertEqual(readText("map", path), '0x1 "leaf [31m "\n\n0x2 " é"\n')
 
 
-def made(
-    fabric: Fabric, guid: int, vendor: int, device: int, system: int, name: str = "", ports: int = 4
-) -> None:
+def made(fabric: Fabric, guid: int, vendor: int, device: int, system: int, name: str = "") -> None:
     """Return a fabric with one more switch."""
     info = NodeInfo(
         nodeType=NodeType.SWITCH,

@@ -48,9 +48,9 @@ class FetchTests(SynchronousTestCase):
         self.clock = Clock()
         self.agent = PreparedAgent()
 
-    def fetched(self, answer: Answer, body: bytes | None = None, most: int = 10) -> Deferred[HTTPAnswer]:
+    def fetched(self, answer: Answer, body: bytes | None = None) -> Deferred[HTTPAnswer]:
         self.agent.usual = answer
-        return fetch(self.agent, self.clock, "http://a/b", HEADERS, 5.0, most, body)
+        return fetch(self.agent, self.clock, "http://a/b", HEADERS, 5.0, 10, body)
 
     def test_answer(self) -> None:
         """A request has its method, headers and body; any status is an answer."""

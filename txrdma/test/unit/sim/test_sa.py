@@ -35,8 +35,8 @@ class AdministrationTestCase(FabricTestCase):
     def one(self, payload: Any) -> Any:
         return self.answerTo(self.agent.SubnAdmGet(payload, self.sa))
 
-    def gid(self, name: str, number: int | None = None) -> GID:
-        return GID.fromParts(0xFE80000000000000, self.fabric.port(name, number).end.guid)
+    def gid(self, name: str) -> GID:
+        return GID.fromParts(0xFE80000000000000, self.fabric.port(name).end.guid)
 
 
 class RecordTests(AdministrationTestCase):

@@ -21,8 +21,8 @@ from txrdma.soft.core.completion import SoftCompletionChannel, SoftCompletionQue
 from txrdma.soft.core.doorbellpage import DOORBELL_BYTES
 
 
-def completion(identifier: int, status: Status = Status.SUCCESS, number: int = 2) -> Completion:
-    return Completion(identifier, status, CompletionOpcode.RECEIVE, QPN(number))
+def completion(identifier: int, number: int = 2) -> Completion:
+    return Completion(identifier, Status.SUCCESS, CompletionOpcode.RECEIVE, QPN(number))
 
 
 class Lane:
