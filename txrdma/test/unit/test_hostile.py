@@ -127,59 +127,21 @@ class PlanTests(SynchronousTestCase):
                 memory.played()
 
 
-@playingStored("hostile-btl")
-class BTLTests(SynchronousTestCase):
-    """A hostile peer of a module of the byte transfer layer."""
-
-
-@playingStored("hostile-btl-paths")
-class BTLPathsTests(SynchronousTestCase):
-    """A hostile peer of a module with two ports."""
-
-
-@playingStored("hostile-btl-rdma")
-class BTLRDMATests(SynchronousTestCase):
-    """A hostile peer that writes long messages by RDMA, and into memory of the victim."""
-
-
-@playingStored("hostile-btl-shared-memory")
-class BTLMemoryTests(SynchronousTestCase):
-    """A hostile process into whose mapped memory others copy long messages."""
-
-
-@playingStored("hostile-btl-groups")
-class GroupTests(SynchronousTestCase):
-    """A hostile member of a group, or a hostile rendezvous."""
-
-
-@playingStored("hostile-btl-groups-shared-memory")
-class GroupMemoryTests(SynchronousTestCase):
-    """A hostile member of a group whose members share memory."""
-
-
-@playingStored("hostile-soft")
-class SoftTests(SynchronousTestCase):
-    """A hostile process with which software devices share memory."""
-
-
-@playingStored("hostile-rdma")
-class MessagesTests(SynchronousTestCase):
-    """A hostile peer of a listener for messages by the communication manager."""
-
-
-@playingStored("hostile-rsocket")
-class RSocketTests(SynchronousTestCase):
-    """A hostile peer of a listener for rsockets."""
-
-
-@playingStored("hostile-collector")
-class CollectorTests(SynchronousTestCase):
-    """A hostile monitor of a collector, or a hostile collector of a monitor."""
-
-
-@playingStored("hostile-coordinator")
-class CoordinatorTests(SynchronousTestCase):
-    """A hostile process that shares port 4791 of an address with others."""
+@playingStored(
+    "hostile-btl",
+    "hostile-btl-paths",
+    "hostile-btl-rdma",
+    "hostile-btl-shared-memory",
+    "hostile-btl-groups",
+    "hostile-btl-groups-shared-memory",
+    "hostile-soft",
+    "hostile-rdma",
+    "hostile-rsocket",
+    "hostile-collector",
+    "hostile-coordinator",
+)
+class StoredTests(SynchronousTestCase):
+    """A hostile peer of each protocol, as its scenario describes it."""
 
 
 @playingStored("hostile-mad")

@@ -9,11 +9,6 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.testing.plantests import playingStored
 
 
-@playingStored("hostile-smc")
+@playingStored("hostile-smc", "hostile-smc-shared-memory")
 class SMCTests(SynchronousTestCase):
-    """Hostile peers of an SMC-R listener over RoCE."""
-
-
-@playingStored("hostile-smc-shared-memory")
-class SMCMemoryTests(SynchronousTestCase):
-    """Hostile processes that use SMC-R over shared memory."""
+    """Hostile peers of an SMC-R listener over RoCE, and hostile processes that use it over shared memory."""
