@@ -120,7 +120,7 @@ class InterruptionTests(HostsCase):
 
         @param called: called before each call of these functions of one end of the first one; may raise.
         """
-        self.raised, wrong = 0, list[str]()
+        self.raised, self.escaped, wrong = 0, 0, list[str]()
         self.requests: list[tuple[Deferred[Any], object]] = []
         victims, bystanders = self.connected(), self.connected()
         for each in (victims[1], bystanders[1]):
@@ -130,20 +130,10 @@ class InterruptionTests(HostsCase):
         patchers = [
             self.replaced(owner, name, partial(called, owner, name), objects) for owner, name in functions
         ]
-        hasEscaped = 0
 
         def wait(condition: Callable[[], object], what: str, seconds: float = 30.0) -> None:
-            nonlocal hasEscaped
-            until = self.world.clock.seconds() + seconds
-            while True:
-                try:
-                    self.wait(condition, until - self.world.clock.seconds())
-                    return
-                except ZeroDivisionError:
-                    hasEscaped += 1
-                except self.failureException:
-                    wrong.append(what)
-                    return
+            if not self.waitAnyway(condition, seconds):
+                wrong.append(what)
 
         sent = self.work(*victims)
         wait(lambda: all(each.called for each, _ in self.requests), "requests hang", 10)
@@ -191,7 +181,7 @@ class InterruptionTests(HostsCase):
         for patcher in patchers:
             patcher.restore()
         self.flushLoggedErrors(MessageFailed)  # of requests that have raised
-        logged = len(self.flushLoggedErrors(ZeroDivisionError)) + hasEscaped
+        logged = len(self.flushLoggedErrors(ZeroDivisionError)) + self.escaped
         if logged > 1 or (len(patchers) == 1 and not (logged or hasFailed)):
             wrong.append(f"it was logged {logged} times")
         self.assertNothingLeft()

@@ -132,35 +132,23 @@ class InterruptionTests(HostsCase):
 
         return clients, servers, attempt.connect(Endpoint(), None)  # type: ignore[arg-type]  # a fake
 
-    def waitFor(self, condition: Callable[[], object], seconds: float = 60.0) -> bool:
-        """Wait; return whether the condition is true. The reactor logs what is raised to it."""
-        until = self.world.clock.seconds() + seconds
-        while True:
-            try:
-                self.wait(condition, until - self.world.clock.seconds())
-                return True
-            except ZeroDivisionError:
-                self.escaped += 1
-            except self.failureException:
-                return False
-
     def play(self) -> list[str]:
         """Let two streams work and close, of which the first one may fail; return what is wrong."""
         wrong, outcome = list[str](), list[Any]()
         self.escaped, self.rejected = 0, list[Failure]()
         bystanders = self.start()
-        self.waitFor(lambda: bystanders[2].called and bystanders[1].protocols)
+        self.waitAnyway(lambda: bystanders[2].called and bystanders[1].protocols)
         ends = [each.protocols[0].transport.stream for each in bystanders[:2]]
         parts = ("_front", "_core", "_life", "_transport")
         self.others = [*ends, *(getattr(each, name) for each in ends for name in parts)]
         self.isArmed = True
         clients, servers, attempt = self.start()
         attempt.addBoth(outcome.append)
-        if not self.waitFor(lambda: outcome):
+        if not self.waitAnyway(lambda: outcome):
             wrong.append("the attempt hangs")
-        self.waitFor(lambda: self.rejected or (servers.protocols and servers.protocols[0].made))
+        self.waitAnyway(lambda: self.rejected or (servers.protocols and servers.protocols[0].made))
         made = [each for some in (clients, servers) for each in some.protocols if each.made]
-        if not self.waitFor(lambda: all(each.lost for each in made)):
+        if not self.waitAnyway(lambda: all(each.lost for each in made)):
             wrong += [f"{type(each).__name__} hangs" for each in made if not each.lost]
         self.isArmed, self.others = False, []
         failures = [each for each in (*outcome, *self.rejected) if isinstance(each, Failure)]
@@ -174,7 +162,7 @@ class InterruptionTests(HostsCase):
         if [clients.starts, clients.stops] != [1, 1]:
             wrong.append(f"the factory was stopped {clients.stops} times")
         made = [each.protocols[0] for each in bystanders[:2]]
-        self.waitFor(lambda: all(each.lost for each in made))
+        self.waitAnyway(lambda: all(each.lost for each in made))
         if made[1].received != DATA * PIECES or not self.isClean(*made):
             wrong.append("the bystander is affected")
         logged = len(self.flushLoggedErrors(ZeroDivisionError)) + self.escaped
