@@ -23,6 +23,7 @@ from txrdma.commands.fabric_users import FEWEST_CHARACTERS
 from txrdma.error import InvalidRequest
 from txrdma.kit.passwords import User, UserRole
 from txrdma.kit.webaccess import readAccess
+from txrdma.test.support.mad.commanding import Terminal
 
 
 class CommandTests(SynchronousTestCase):
@@ -65,10 +66,6 @@ class CommandTests(SynchronousTestCase):
         def getpass(prompt: str) -> str:
             asked.append(prompt)
             return answers.pop(0)
-
-        class Terminal(io.StringIO):
-            def isatty(self) -> bool:
-                return True
 
         self.patch(fabric_users, "getpass", getpass)
         self.patch(io, "StringIO", Terminal)

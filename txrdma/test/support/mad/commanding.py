@@ -24,6 +24,13 @@ SECONDS = 300.0
 """Simulated seconds in which every command ends."""
 
 
+class Terminal(io.StringIO):
+    """A standard stream of a process that was started at a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
 class Output(NamedTuple):
     out: str
     errors: str

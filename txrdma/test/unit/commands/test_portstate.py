@@ -18,12 +18,7 @@ from txrdma.kit.rawfields import poke
 from txrdma.mad.layouts.smp import PortInfo
 from txrdma.mad.layouts.values import LinkWidth
 from txrdma.sim.fabric.model.nodes import SimulatedPort
-from txrdma.test.support.mad.commanding import CommandTestCase, SharedFabricTestCase
-
-
-class Typist(io.StringIO):
-    def isatty(self) -> bool:
-        return True
+from txrdma.test.support.mad.commanding import CommandTestCase, SharedFabricTestCase, Terminal
 
 
 class QueryTests(SharedFabricTestCase):
@@ -98,7 +93,7 @@ class ChangeTests(SharedFabricTestCase):
         self.assertIn("only for port 0", words)
 
     def test_key(self) -> None:
-        self.patch(sys, "stdin", Typist("y\n"))
+        self.patch(sys, "stdin", Terminal("y\n"))
         output = self.output("portstate", "3", "1", "mkey", "0x1234", "mkeyprot", "2")
         self.assertEqual(output.status, None)
         self.assertIn("mkey ..., mkeyprot 2 port 1 of lid 3? [y/N]", output.errors)
@@ -118,7 +113,7 @@ class ChangeTests(SharedFabricTestCase):
 
     def test_confirmation(self) -> None:
         for answer, isDone in (("n\n", False), ("\n", False), ("y\n", True)):
-            self.patch(sys, "stdin", Typist(answer))
+            self.patch(sys, "stdin", Terminal(answer))
             output = self.output("portstate", "9", "4", "disable", "--debug")
             self.assertIn("disable port 4 of lid 9? [y/N]", output.errors)
             self.assertEqual("SET PortInfo" in output.errors, isDone)

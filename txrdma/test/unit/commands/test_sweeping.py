@@ -24,7 +24,7 @@ from txrdma.fabric.nodenames import NodeNames, parseNodeNames, readNodeNames
 from txrdma.iba.types import GUID
 from txrdma.mad.layouts.messages import ClassPortInfo
 from txrdma.sim.fabric.agents.pma import PerformanceManagementAgents
-from txrdma.test.support.mad.commanding import CommandTestCase, NetFabricTestCase, Output
+from txrdma.test.support.mad.commanding import CommandTestCase, NetFabricTestCase, Output, Terminal
 from txrdma.test.support.mad.simulated import TWO_SWITCHES
 from txrdma.test.unit.fabric.test_discovery import FDR10
 from txrdma.test.unit.kit.test_programs import ProcessClock
@@ -278,11 +278,6 @@ class NamesTests(NetFabricTestCase):
         ):
             self.assertIn("core 1", self.printed(name, *arguments, *names), (name, arguments))
         self.assertIn("SwitchName=core_1 ", self.printed("discover", "-f", "slurm", *names))
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 class NodeNamesTests(SynchronousTestCase):
