@@ -16,7 +16,7 @@ from functools import partial
 from inspect import signature
 from itertools import product
 from random import Random
-from typing import Any, ClassVar, Final, TYPE_CHECKING
+from typing import Any, ClassVar, Final
 
 from zope.interface import implementer
 from zope.interface.interface import Method
@@ -34,14 +34,7 @@ from txrdma.messages.interfaces import (
 )
 from txrdma.testing.bystanders import ApplicationError, call, callbacks, calling, exploding, plain, Source
 from txrdma.testing.protocols import MessageRecorder
-
-if TYPE_CHECKING:
-    from twisted.trial.unittest import SynchronousTestCase
-
-    Base = SynchronousTestCase
-else:
-    Base = object
-
+from txrdma.testing.reactors import Base
 
 MISTAKES: Final[tuple[object, ...]] = (
     *(None, True, -1, 0, 1 << 33, 1 << 70, 1.5, float("nan"), "text", b"", bytes(16), bytes(5000)),

@@ -8,7 +8,7 @@ from mmap import mmap
 from pickle import PickleBuffer
 from random import Random
 from sys import byteorder
-from typing import Any, Final, TYPE_CHECKING
+from typing import Any, Final
 from unittest import SkipTest
 
 from zope.interface.verify import verifyObject
@@ -19,13 +19,7 @@ from txrdma.error import InvalidRequest, RDMAError
 from txrdma.messages.address import MessageAddress
 from txrdma.messages.interfaces import IAtomicMemory, IMessageProtocol, IMessageTransport, IRemoteMemory
 from txrdma.testing.protocols import MessageRecorder, ProducerRecorder
-
-if TYPE_CHECKING:
-    from twisted.trial.unittest import SynchronousTestCase
-
-    Base = SynchronousTestCase
-else:
-    Base = object
+from txrdma.testing.reactors import Base
 
 _MOST_SENT: Final = 10000
 """Number of messages after which a producer must have been paused."""

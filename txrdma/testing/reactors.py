@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     Base = SynchronousTestCase
 else:
     Base = object
+"""Base of classes that use the methods of a test case, and are inherited together with one."""
 
 
 def unqueuedSeconds() -> float:

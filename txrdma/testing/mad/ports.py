@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import count
 from random import Random
-from typing import Any, TYPE_CHECKING
+from typing import Any
 
 from zope.interface import implementer
 from zope.interface.verify import verifyObject
@@ -30,14 +30,7 @@ from txrdma.mad.layouts.sa import NodeRecord
 from txrdma.mad.layouts.smp import SMInfo
 from txrdma.mad.portwatch import PortEvent, PortLost, PortReturned
 from txrdma.mad.server import MADServer
-
-if TYPE_CHECKING:
-    from twisted.trial.unittest import SynchronousTestCase
-
-    Base = SynchronousTestCase
-else:
-    Base = object
-
+from txrdma.testing.reactors import Base
 
 QUESTIONS = 3
 """Number of requests of a conversation, some of which are in flight at each of its steps."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, TYPE_CHECKING
+from typing import Any
 
 from txrdma.iba.verbs import (
     Access,
@@ -23,14 +23,8 @@ from txrdma.iba.verbs import (
     usualGID,
 )
 from txrdma.interfaces import AsyncEvent, IMemoryRegion, IProtectionDomain, ISharedReceiveQueue, IVerbsDevice
+from txrdma.testing.reactors import Base
 from txrdma.testing.verbs.quirks import OURS, Quirks
-
-if TYPE_CHECKING:
-    from twisted.trial.unittest import SynchronousTestCase
-
-    Base = SynchronousTestCase
-else:
-    Base = object
 
 EVERYTHING = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ
 WITH_ATOMICS = EVERYTHING | Access.REMOTE_ATOMIC

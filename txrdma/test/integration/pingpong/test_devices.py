@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, TYPE_CHECKING
+from typing import Any
 
 from twisted.internet.defer import Deferred
 from twisted.internet.test.reactormixins import ReactorBuilder
@@ -17,16 +17,12 @@ from txrdma.pingpong.measurement import Measurement
 from txrdma.pingpong.plan import Measure, Test, Transfer
 from txrdma.soft.device import openSoftDevice
 from txrdma.test.support.pingpongs import addTests, settingsFor
+from txrdma.testing.reactors import Base
 from txrdma.verbs.completions import CompletionReader
 from txrdma.verbs.polling import PollingReactor
 
-if TYPE_CHECKING:
-    _Case = SynchronousTestCase
-else:
-    _Case = object
 
-
-class DeviceTests(_Case):
+class DeviceTests(Base):
     """Every kind of test between two devices; contents are verified."""
 
     route = "rocev2"

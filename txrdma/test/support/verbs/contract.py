@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from typing import cast, TYPE_CHECKING
-
-from twisted.trial.unittest import SynchronousTestCase
+from typing import cast
 
 from txrdma.interfaces import IVerbsDevice
 from txrdma.soft.device import SoftDevice
-
-if TYPE_CHECKING:
-    Case = SynchronousTestCase
-else:
-    Case = object
+from txrdma.testing.reactors import Base
 
 
-class Commanded(Case):
+class Commanded(Base):
     """Ports of software devices, controlled by commands."""
 
     devices: tuple[IVerbsDevice, IVerbsDevice]

@@ -11,11 +11,12 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any, Final, TYPE_CHECKING
+from typing import Any, Final
 
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.test.system.kernel import Box, OUTSIDE, record, Witness
+from txrdma.testing.reactors import Base
 from txrdma.verify.perftest import PROGRAMS
 from txrdma.verify.streams import QUICK
 
@@ -34,13 +35,7 @@ _NOBODY: Final = (
 """The words that run a program as an unprivileged user."""
 
 
-if TYPE_CHECKING:
-    _Case = SynchronousTestCase
-else:
-    _Case = object
-
-
-class _VerifyMixin(_Case):
+class _VerifyMixin(Base):
     """
     The tests of each user.
 

@@ -5,19 +5,16 @@ from __future__ import annotations
 import re
 from html import unescape
 from html.parser import HTMLParser
-from typing import TypeVar
 
 from txrdma.fabric.cables import Cable
 from txrdma.monitor.web.layout import ago, amount, MENU, percent
-from txrdma.monitor.web.searches import Search
 from txrdma.monitor.web.topology import bundles, levels, positions
 from txrdma.sim.nets.fattree import fatTree
 from txrdma.sim.nets.netfile import Net
 from txrdma.test.support.mad.simulated import twoSwitches
 from txrdma.test.support.monitor.fetching import Answer, Connection
+from txrdma.test.unit.fabric.test_blastradius import completed
 from txrdma.test.unit.monitor.test_rest import SiteTestCase
-
-T = TypeVar("T")
 
 HOSTILE = {
     "a": "<script>alert(1)</script>",
@@ -28,16 +25,6 @@ HOSTILE = {
     "d": "javascript:alert(1)//../../\\",
 }
 """Names of nodes that are harmful if they are not escaped."""
-
-
-def completed(search: Search[T]) -> T:
-    """Return the result of a search, without pauses."""
-    while True:
-        try:
-            next(search)
-        except StopIteration as end:
-            found: T = end.value
-            return found
 
 
 class Seen(HTMLParser):

@@ -13,15 +13,16 @@ from txrdma.iba.roce import RoCEPacket
 from txrdma.iba.verbs import Operation, QPAttributes, QPState, Status
 from txrdma.sim.network import Faults, SimulatedNetwork
 from txrdma.soft.device import SoftDevice
-from txrdma.test.support.verbs.contract import Case, Commanded
+from txrdma.test.support.verbs.contract import Commanded
 from txrdma.testing.contracts import MigrationContract, PortContract, VerbsDeviceContract
+from txrdma.testing.reactors import Base
 from txrdma.testing.verbs.atomics import wordAt
 from txrdma.testing.verbs.ends import PATIENT, WITH_ATOMICS
 from txrdma.testing.verbs.refusals import TransitionContract
 from txrdma.testing.verbs.transfers import DatagramContract, RDMAContract, SendContract
 
 
-class SimulatedTime(Case):
+class SimulatedTime(Base):
     """
     Devices on a simulated network, in simulated time.
 
