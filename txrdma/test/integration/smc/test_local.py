@@ -115,13 +115,11 @@ class FindTests(Base):
 
         with capturedLogs() as logs:
             for _ in range(2):
-                MonkeyPatcher((socket, "socket", none)).runWithPatches(self.findsNobody)
+                found = MonkeyPatcher((socket, "socket", none)).runWithPatches(findListener, self.address)
+                self.assertIsNone(found)
         (text,) = [formatEvent(event) for event in logs]
         self.assertIn(f"it can't be asked whether {self.address} supports SMC-R", text)
         self.assertIn("ulimit -n", text)
-
-    def findsNobody(self) -> None:
-        self.assertIsNone(findListener(self.address))
 
     def test_listenerThatDoesNotOwnTCPSocketIsNotTrusted(self) -> None:
         self.answering(self.address)

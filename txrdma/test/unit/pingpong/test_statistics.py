@@ -32,7 +32,8 @@ class ExactTests(SynchronousTestCase):
     @given(SEVERAL)
     def test_summaryIsThatOfSamples(self, values: list[int]) -> None:
         summary = Samples(values).summary()
-        self.assertEqual((summary.count, summary.minimum, summary.maximum), _extent(values))
+        extent = (len(values), min(values), max(values))
+        self.assertEqual((summary.count, summary.minimum, summary.maximum), extent)
         for found, right in (
             (summary.mean, statistics.fmean(values)),
             (summary.deviation, statistics.pstdev(values)),
@@ -94,7 +95,3 @@ class RoughTests(SynchronousTestCase):
         self.assertEqual(len(samples), 100_000)
         self.assertLessEqual(len(samples._samples), 1000)
         self.assertLessEqual(len(samples._counts), 1025)
-
-
-def _extent(values: list[int]) -> tuple[int, int, int]:
-    return len(values), min(values), max(values)

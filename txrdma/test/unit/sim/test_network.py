@@ -8,7 +8,6 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.iba.headers import Opcode
-from txrdma.iba.roce import RoCEPacket
 from txrdma.iba.verbs import Operation, SendRequest
 from txrdma.sim.clock import SimulatedClock
 from txrdma.sim.network import FAIR, Faults, RECEIVE_BUFFER, SimulatedNetwork
@@ -174,11 +173,7 @@ class NetworkTests(SynchronousTestCase):
     def test_drop(self) -> None:
         """Packets can be lost on purpose, a certain number of a certain kind."""
         self.connect()
-
-        def isSend(packet: RoCEPacket) -> bool:
-            return packet.bth.opcode is Opcode.RC_SEND_ONLY
-
-        self.network.drop(isSend, times=2)
+        self.network.drop(lambda packet: packet.bth.opcode is Opcode.RC_SEND_ONLY, times=2)
         for opcode in (4, 10, 4, 4):
             self.send(bytes((opcode,)) + bytes(35))
         self.clock.advance(1)
