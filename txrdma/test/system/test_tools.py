@@ -126,7 +126,8 @@ class RunTests(SynchronousTestCase):
 
     def test_quick(self) -> None:
         """A quick run leaves out the classes that say why they are slow."""
-        source = HEAD + "def test_a(self): pass\nclass Slow(T):\n  slowBecause = 'It sleeps.'\n  test_b = T.test_a"
+        slow = "class Slow(T):\n  slowBecause = 'It sleeps.'\n  test_b = T.test_a"
+        source = f"{HEAD}def test_a(self): pass\n{slow}"
         self.assertEqual(self.last(source), (0, "3 passed, 0 failed, 0 skipped"))
         self.assertEqual(self.last(source, "--quick"), (0, "1 passed, 0 failed, 0 skipped"))
 
