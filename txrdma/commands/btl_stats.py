@@ -25,7 +25,7 @@ class CommandOptions(WatchingOptions):
 
 def summed(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Add an entry for all processes if there are several: sums, and for maxima the largest value."""
-    counted = [entry["counters"] for entry in found if "error" not in entry]
+    counted = [entry["counters"] for entry in found if "counters" in entry]
     several = withSums(found)
     if several is not found:
         for name in several[-1]["counters"]:

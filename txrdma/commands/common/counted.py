@@ -61,10 +61,11 @@ class CounterRates:
 
 def withSums(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Add an entry with sums if several processes have counters."""
-    counted = [each for each in entries if "error" not in each]
+    names = {"counters", "gauges"}
+    counted = [each for each in entries if names <= each.keys()]
     if len(counted) < 2:
         return entries
-    sums = {name: added(each[name] for each in counted) for name in ("counters", "gauges")}
+    sums = {name: added(each[name] for each in counted) for name in sorted(names)}
     return [*entries, {"pid": ALL, "command": [], **sums}]
 
 

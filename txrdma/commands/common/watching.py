@@ -75,11 +75,12 @@ def processTable(
     isRate = isRated and any("seconds" in entry for entry in entries)
     table = makeTable("process", *columns, title="in a second" if isRate else None)
     for entry in entries:
-        if "error" in entry:
-            table.add_row(str(entry["pid"]), escape(entry["error"]))
-        else:
-            process = lines(entry["pid"], " ".join(entry["command"][1:])[:40])
-            table.add_row(*map(escape, (process, *cellsOf(entry))))
+        try:
+            cells = [entry["error"]] if "error" in entry else list(cellsOf(entry))
+        except (KeyError, TypeError, AttributeError) as error:
+            cells = [f"not shown: it probably has another version of txrdma ({error!r})"]
+        process = lines(entry["pid"], " ".join(entry.get("command", ())[1:])[:40])
+        table.add_row(*map(escape, (process, *cells)))
     return table
 
 

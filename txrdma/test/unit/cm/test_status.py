@@ -15,7 +15,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.cm.status import byKind
 from txrdma.commands.cm_stats import countersTable
 from txrdma.commands.common import watching as _watching
-from txrdma.commands.common.counted import ALL, CounterRates
+from txrdma.commands.common.counted import ALL, CounterRates, withSums
 from txrdma.test.support.tables import shown
 
 
@@ -42,6 +42,15 @@ class ShowingTests(SynchronousTestCase):
     def test_processWithoutMessages(self) -> None:
         quiet = self.entry(0) | {"counters": {}}
         self.assertIn("2 listeners", shown(countersTable([quiet])))
+
+    def test_otherVersion(self) -> None:
+        """A process that does not send what the table shows affects no other row, and no sum."""
+        foreign = {"pid": 7, "command": [], "counters": {}}
+        entries = [self.entry(5), foreign, self.entry(5)]
+        table = shown(countersTable(withSums(entries)))
+        self.assertIn("it probably has another version of txrdma (KeyError('gauges'))", table)
+        self.assertIn("10 ESTABLISHED", table)  # the sum
+        self.assertIn("2 listeners", table)
 
     def test_rates(self) -> None:
         rates = CounterRates()
