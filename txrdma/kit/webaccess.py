@@ -280,7 +280,7 @@ class AccessControl:
         @param inThread: compares a password with a hash, which takes some 50 milliseconds.
         """
         self._guesses = Guesses() if guesses is None else guesses
-        self._inventions = Guesses(self._guesses.seconds)  # of names without a user: they displace none
+        self._unknownNames = Guesses(self._guesses.seconds)  # of names without a user: they displace none
         self._addresses = Guesses(self._guesses.seconds, MOST_OF_ADDRESS)
         self._logins: dict[tuple[Account, bytes], list[_Attempt]] = {}
         self._isComparing = False
@@ -307,7 +307,7 @@ class AccessControl:
         name, secret = credentials.username, credentials.password
         address = getattr(credentials, "address", "")
         account = self._users.get(name, self._nobody)
-        guesses = self._guesses if name in self._users else self._inventions
+        guesses = self._guesses if name in self._users else self._unknownNames
         if guesses.areTooMany(address, name):
             raise UnauthorizedLogin("there were too many wrong passwords")
         isToken, isRight = self._isToken(secret), account.isKnown(secret)

@@ -167,7 +167,7 @@ def _fabric(reactor: Any, options: SimulatedFabricOptions) -> SimulatedFabric:
     from txrdma.sim.fabric.fabric import SimulatedFabric
     from txrdma.sim.twin import Twin
 
-    weather: dict[str, Any] = {
+    conditions: dict[str, Any] = {
         "latencySeconds": options.latency,
         "jitterSeconds": options.jitter,
         "loss": options.loss,
@@ -179,10 +179,10 @@ def _fabric(reactor: Any, options: SimulatedFabricOptions) -> SimulatedFabric:
     if recording is not None:
         if options.manager or options.lmc:
             raise ValueError("sim: manager and lmc are those of the snapshot")
-        fabric = Twin(reactor, [recording], **weather)
+        fabric = Twin(reactor, [recording], **conditions)
     else:
         fabric = SimulatedFabric(
-            *(reactor, netOf(options.shape)), managerAt=options.manager, lmc=options.lmc, **weather
+            *(reactor, netOf(options.shape)), managerAt=options.manager, lmc=options.lmc, **conditions
         )
     try:
         if options.standby:

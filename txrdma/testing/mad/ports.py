@@ -42,7 +42,7 @@ RETURN_SECONDS = 0.2
 """Seconds between attempts of the tests' agents to reopen a lost port, and between their checks of it."""
 
 
-class Stumble(Exception):
+class InjectedException(Exception):
     """Raised by receivers of tests, like an error of a program."""
 
 
@@ -286,14 +286,14 @@ class MADPortContract(Base):
     def test_receiverRaises(self) -> None:
         """An exception of a receiver is logged, and the receiver gets the next datagrams."""
 
-        def stumble(datagram: bytes) -> None:
-            raise Stumble
+        def failing(datagram: bytes) -> None:
+            raise InjectedException
 
         for receiver in self.receivers:
-            receiver.then = stumble
+            receiver.then = failing
         for number in (1, 2, 3):
             self.answer(*self.asked(number))
-        self.assertEqual(len(self.flushLoggedErrors(Stumble)), 6)
+        self.assertEqual(len(self.flushLoggedErrors(InjectedException)), 6)
 
     def test_rubbish(self) -> None:
         """Datagrams of any content do not affect the port that receives them."""

@@ -80,7 +80,7 @@ class EndlessTests(EndsTestCase):
         """Over UDP, where an end is detected within a reactor iteration, the producer is paused."""
         await self.leave(r":device=soft\:route\=rocev2", 20)
 
-    async def test_untold(self) -> None:
+    async def test_endNotReportedYet(self) -> None:
         """A producer that writes after an end not reported yet is paused: C{write}, C{writeSequence}."""
         factory, port = await self.serve()
         served = factory.next()

@@ -68,7 +68,7 @@ class DayTests(PollerTestCase):
     def net(self) -> Net:
         return fatTree(32)
 
-    def test_weather(self) -> None:
+    def test_randomFaults(self) -> None:
         """Each fault of the simulation's record is raised and cleared once, and memory remains constant."""
         random = Random(SEED)
         self.started(120.0)

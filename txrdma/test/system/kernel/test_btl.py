@@ -283,7 +283,7 @@ class BadWireTests(Modules, SynchronousTestCase):
         """Each message arrives once at 5 % loss."""
         self.endure("5%")
 
-    def test_told(self) -> None:
+    def test_outcomesAtEnd(self) -> None:
         """A sender learns whether each message has arrived when the peer ends."""
         client, server = self.lossy("5%")
         arrived, failed = set[int](), set[int]()

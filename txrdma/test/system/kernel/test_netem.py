@@ -184,7 +184,7 @@ class UncheckedTests(BulkTransfers, SynchronousTestCase):
         self.assertLess(headers, again / 2, "UDP's checksum detected it")
 
 
-class LongHaulTests(BulkTransfers, SynchronousTestCase):
+class LongDistanceTests(BulkTransfers, SynchronousTestCase):
     """A long transfer over a good wire, in batches of UDP_SEGMENT."""
 
     witness = Witness("software device", "rxe", "256 MiB by WRITE without loss")

@@ -259,20 +259,20 @@ class FaultTestCase(FabricTestCase):
 class CallbackTests(FaultTestCase):
     def test_progress(self) -> None:
 
-        def stumble(done: int, count: int) -> None:
+        def failing(done: int, count: int) -> None:
             raise ZeroDivisionError("a bug")
 
-        fabric = self.sweep(progress=stumble)
+        fabric = self.sweep(progress=failing)
         self.assertEqual(names(fabric), names(self.swept()))
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
 
     def test_sweep(self) -> None:
         sweep = Sweep(self.agent)
 
-        def stumble(*arguments: object) -> None:
+        def failing(*arguments: object) -> None:
             raise ZeroDivisionError("a bug")
 
-        self.patch(sweep.fabric, "link", stumble)
+        self.patch(sweep.fabric, "link", failing)
         self.refused(sweep.run(), ZeroDivisionError)
         self.assertIn(" 0 outstanding", repr(self.agent))
 

@@ -79,13 +79,13 @@ class KernelShapeTests(FaultTestCase):
         self.nothingIsLeft()
 
 
-class StumbleTests(FaultTestCase):
+class InjectedExceptionTests(FaultTestCase):
     def test_decoder(self) -> None:
 
-        def stumble(buffer: object, offset: int = 0) -> object:
+        def failing(buffer: object, offset: int = 0) -> object:
             raise ZeroDivisionError("a bug")
 
-        self.patch(NodeInfo, "decode", stumble)
+        self.patch(NodeInfo, "decode", failing)
         self.peer.respond = lambda request: [answer(request)]
         self.fails(self.agent.SubnGet(NodeInfo, TO_2), MADClassError, "a bug")
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)

@@ -84,10 +84,10 @@ class ScheduleTests(ScheduleTestCase):
 
     def test_progressRaises(self) -> None:
 
-        def stumble(progress: Progress) -> None:
+        def failing(progress: Progress) -> None:
             raise ZeroDivisionError("a bug")
 
-        schedule = MADSchedule(self.agent, 1, onProgress=stumble)
+        schedule = MADSchedule(self.agent, 1, onProgress=failing)
         calls = [schedule.SubnGet(NodeInfo, HERE) for _ in range(3)]
         for number in range(3):
             self.agent.answer(number)

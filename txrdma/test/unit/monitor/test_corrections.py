@@ -366,7 +366,7 @@ class FindingTests(CorrectionTestCase):
         self.assertNotIn((node.guid, 1), self.poller.corrections.meters)
 
 
-class ToldTests(SynchronousTestCase):
+class ReportingTests(SynchronousTestCase):
     """Error correction in configuration, thresholds and Prometheus."""
 
     def test_configured(self) -> None:

@@ -15,7 +15,7 @@ from txrdma.sim.faultgenerator import FaultGenerator
 from txrdma.test.support.clocks import elapse
 
 
-class WeatherTests(SynchronousTestCase):
+class RandomFaultTests(SynchronousTestCase):
     """L{FaultGenerator} on a small fat tree, and a monitor in it."""
 
     hosts = 16

@@ -190,7 +190,7 @@ class ManagerTests(PollerTestCase):
         self.assertEqual((self.output(), self.symbols()), ([], [0, 60000]))
         self.assertTrue(self.isSubscribed())
 
-    def test_otherLIDsUntold(self) -> None:
+    def test_otherLIDsWithoutNotice(self) -> None:
         """When LIDs change without a notice, a node with new errors is identified before it is reported."""
         self.fabric.setCounters("c", 1, symbolErrorCounter=60000)
         self.started()

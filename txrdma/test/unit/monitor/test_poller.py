@@ -481,7 +481,7 @@ class PollerTests(PollerTestCase):
         self.assertEqual(self.flushLoggedErrors(), [])
 
 
-class UntoldTests(PollerTestCase):
+class WithoutNoticesTests(PollerTestCase):
     """A poller without notices, which detects changes by polling."""
 
     settings = PollerSettings(wantsNotices=False)
@@ -510,7 +510,7 @@ class UntoldTests(PollerTestCase):
         self.assertGreater(self.poller.statistics.stateReads - stateReads, usual)
 
 
-class WeatherTests(PollerTestCase):
+class RandomFaultTests(PollerTestCase):
     """Half an hour of faults: the poller reports each once, and its memory does not grow."""
 
     at = "h00000"
@@ -546,7 +546,7 @@ class WeatherTests(PollerTestCase):
         self.assertLessEqual(max(sizes) - min(sizes), 10)
         self.assertEqual(self.poller.statistics.overruns, 0)
 
-    def test_mixedWeather(self) -> None:
+    def test_mixedFaults(self) -> None:
         """With hanging hosts, bad cables and packet loss, each fault is reported once, and no other."""
         self.fabric.wire.loss = 0.001
         self.started()
