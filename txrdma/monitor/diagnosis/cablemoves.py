@@ -106,7 +106,7 @@ class CableMoves:
             port = fabric.portAt(one.guid, one.port) if one.kind in OF_LINK else None
             if port is not None and port.peer is not None:
                 several = [serialOf(port), serialOf(port.peer)]
-                serial = next(filter(None, several), "")
+                serial = min(filter(None, several), default="")  # the same one seen from both ends
                 isKnown = bool(serial) or None not in several
                 text = self._moved(port, port.peer, serial, former.get(serial, ())) if isKnown else ""
                 self._remember(one.kind, port, port.peer, serial, now)

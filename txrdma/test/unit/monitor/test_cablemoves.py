@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.fabric.health import Finding
-from txrdma.fabric.model import Fabric, Port
+from txrdma.fabric.model import Fabric, Port, PortKey
 from txrdma.iba.types import GUID
 from txrdma.iba.verbs import NodeType
 from txrdma.mad.layouts.smp import NodeInfo
@@ -125,6 +127,24 @@ class MoveTests(SynchronousTestCase):
         self.assertEqual(len(self.moves), 4)
         self.link("s1-t4")
         self.assertIn("the fault", self.text("s1", 9.0))
+
+    def rounds(self, *names: str) -> list[int]:
+        """Let these ports have errors in each of four rounds; return the number of events of each."""
+        found = [Finding("symbol-errors", "", "many", *key) for key in self.keys(names)]
+        numbers = []
+        for now in range(4):
+            self.moves.explained(self.fabric, found, now, lambda port: self.serials.get(port, ""))
+            numbers.append(len(self.moves.events(self.fabric, now)))
+        return numbers
+
+    def keys(self, names: Iterable[str]) -> list[PortKey]:
+        return [(port.node.guid, port.number) for port in map(self.port, names)]
+
+    def test_modules(self) -> None:
+        """A fault at both ends of a link whose modules have different serial numbers is stored once."""
+        self.link("s1-t1")
+        self.serials = {self.port("s1"): "A", self.port("t1"): "B"}
+        self.assertEqual(self.rounds("s1", "t1"), [2, 0, 0, 0])
 
 
 class SwitchTests(PollerTestCase):
