@@ -158,12 +158,18 @@ class CableMoves:
     def _remember(self, kind: str, port: Port, peer: Port, serial: str, now: float) -> None:
         key, beyond = _key(port), _key(peer)
         fault = _Fault(kind, beyond, str(peer), not peer.node.isSwitch, serial, now)
+        if key not in self._faults and self._isFull(now):
+            return
         known = self._faults.pop(key, [])
         if not known or _stored(known[-1]) != _stored(fault):
             self._changed.add(key)
         # At most one former link: that of the last move.
         self._faults[key] = [*[one for one in known if one.beyond != beyond][-1:], fault]
         self._bound()
+
+    def _isFull(self, now: float) -> bool:
+        """Return whether no more ports can be remembered without one that was reported now."""
+        return len(self._faults) >= MOST_FAULTS and next(iter(self._faults.values()))[-1].at >= now
 
     def _bound(self) -> None:
         while len(self._faults) > MOST_FAULTS:

@@ -146,6 +146,13 @@ class MoveTests(SynchronousTestCase):
         self.serials = {self.port("s1"): "A", self.port("t1"): "B"}
         self.assertEqual(self.rounds("s1", "t1"), [2, 0, 0, 0])
 
+    def test_tooMany(self) -> None:
+        """Of more ports with faults than are remembered, the same ones are, without events in each round."""
+        self.patch(cablemoves, "MOST_FAULTS", 4)
+        self.link("s1-t1", "s2-t2", "s3-t3")
+        self.assertEqual(self.rounds("s1", "s2", "s3"), [4, 0, 0, 0])
+        self.assertEqual(len(self.moves), 4)
+
 
 class SwitchTests(PollerTestCase):
     """Errors between two switches, at a monitor that reads the serial numbers of cables."""
