@@ -304,6 +304,7 @@ class MonitorService(ListeningService):
         """Take or renew the lease; become active when it is taken, and a standby when it is lost."""
         lease, ends = self._lease, self._leaseEnds()
         assert lease is not None, "there is no history"
+        self._sureUntil = tuple(map(min, self._sureUntil, ends))  # a shorter one may begin without an answer
         isHeld = await self._threads.named("lease")(lease.attempt)
         if isHeld:
             self._sureUntil = ends

@@ -276,6 +276,28 @@ class TakeoverTests(StandbyTestCase):
         world.run(LEASE_SECONDS)
         self.assertTrue(second.isActive)
 
+    def test_shortened(self) -> None:
+        """A monitor whose lease was shortened is not sure for longer, when it loses the server thereby."""
+        self.withRows()
+        world, first, second = self.pair()
+        lease, renewed = first.service._lease, list[bool]()
+        assert lease is not None
+        attempt = lease.attempt
+
+        def renew() -> bool:
+            if not renewed:
+                renewed.append(attempt())
+            raise DeviceUnavailable("the server does not answer")
+
+        for seconds in (60, 1):
+            for process in (first, second):
+                process.service.reloadBy(lambda seconds=seconds: parseConfig(self.withInterval(seconds)))  # type: ignore[misc]
+                self.assertTrue(process.service.reload())
+            if seconds == 1:
+                self.patch(lease, "attempt", renew)
+            world.run(2.0)
+        self.assertEqual((renewed, second.isActive, first.service._isSure()), ([True], True, False))
+
     def test_acknowledged(self) -> None:
         """
         The standby of a killed monitor knows what operators have noted: it does not send what is
