@@ -197,9 +197,10 @@ class CableWatch:
         self._doubtful: dict[PortKey, float] = {}
         self._changed: set[PortKey] = set()
 
-    def takeChanged(self) -> set[PortKey]:
-        """Return the ports with another serial number than at the last call, or in the former process."""
-        changed, self._changed = self._changed, set()
+    def takeChanged(self, most: int) -> list[PortKey]:
+        """Return some ports with another serial number than at the last call, or in the former process."""
+        changed = list(islice(self._changed, most))
+        self._changed.difference_update(changed)
         return changed
 
     def cameUp(self, ports: Iterable[PortKey], now: float) -> None:

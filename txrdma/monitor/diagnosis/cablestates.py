@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from itertools import islice
 from typing import Any, Final
 
 from txrdma.fabric.cables import Cable, CableWatch
@@ -25,9 +24,8 @@ _PIECE: Final = 1000
 
 
 def cableEvents(watch: CableWatch, fabric: Fabric, now: float) -> Iterator[list[FabricEvent]]:
-    """Yield the states of ports whose cables have changed since the last call, in pieces."""
-    changed = iter(watch.takeChanged())
-    while some := list(islice(changed, _PIECE)):
+    """Yield the states of ports whose cables have changed since they were yielded, in pieces."""
+    while some := watch.takeChanged(_PIECE):
         yield [_eventOf(watch, fabric, portKey, now) for portKey in some]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import chain
 from math import inf, nan
 from typing import Any
 
@@ -12,12 +13,14 @@ from twisted.logger import capturedLogs, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.fabric.advice import ADVICE, Severity
+from txrdma.fabric.cables import Cable, CableWatch
 from txrdma.fabric.health import Finding, locatedFindings
+from txrdma.fabric.model import Fabric
 from txrdma.iba.types import GUID
 from txrdma.mad.agent import MADAgent
-from txrdma.monitor.diagnosis import journal
+from txrdma.monitor.diagnosis import cablestates, journal
 from txrdma.monitor.diagnosis.cablemoves import CableMoves, FAULT, REMEMBERED_SECONDS
-from txrdma.monitor.diagnosis.cablestates import CABLE, formerCables
+from txrdma.monitor.diagnosis.cablestates import CABLE, cableEvents, formerCables
 from txrdma.monitor.diagnosis.findinglog import (
     Action,
     Entry,
@@ -197,6 +200,18 @@ class MovedCableTests(RestartTestCase):
         self.assertEqual([formatEvent(one)[:9] for one in logged], ["4 invalid", "3 invalid"])
         self.assertEqual((len(moves), len(watch.cables)), (len(faults), len(cables)))
         self.assertEqual(watch.cables, formerCables(cables).cables)
+
+
+class CableEventTests(SynchronousTestCase):
+    def test_interrupted(self) -> None:
+        """When the storage of cables ends early, as by a reload, the next one stores the others."""
+        self.patch(cablestates, "_PIECE", 2)
+        watch, fabric = CableWatch(), Fabric()
+        cables = {(GUID.fromInt(7), number): Cable(serial=f"S{number}") for number in range(5)}
+        list(watch.reading(cables, [GUID.fromInt(7)], 0.0))
+        stored = [*next(cableEvents(watch, fabric, 0.0)), *chain(*cableEvents(watch, fabric, 1.0))]
+        self.assertEqual({(one.guid, one.port) for one in stored}, cables.keys())
+        self.assertEqual((len(stored), list(cableEvents(watch, fabric, 2.0))), (5, []))
 
 
 class RestartTests(RestartTestCase):
