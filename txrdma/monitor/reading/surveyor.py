@@ -84,7 +84,9 @@ class Surveyor:
         self.start()
 
     def stop(self) -> None:
-        """Stop the surveys. Idempotent."""
+        """Stop the surveys; the current one is lost, and begins again after L{start}. Idempotent."""
+        if self._loop.isRunning:
+            self._surveyed = -1
         self._loop.stop()
         self._loop.cancel()
         if self._loop in self._poller.supervisor.loops:

@@ -8,6 +8,7 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
 import txrdma
@@ -389,6 +390,16 @@ class SurveyTests(PollerTestCase):
         self.fabric.haveModule("left", 3, temperature=50 << 8)
         self.pump(1200.0)
         self.assertEqual(self.output(), [("cleared", "module-hot", "left")])
+
+    def test_changed(self) -> None:
+        """A survey that a reload of the configuration ends is begun again soon."""
+        patched = self.patch(surveyor, "routeFindings", lambda *args: Deferred())
+        self.started()
+        self.pump(2 * surveyor.SETTLE_SECONDS + 10.0)
+        patched.restore()
+        self.surveyor.change(900.0)
+        self.pump(2 * surveyor.SETTLE_SECONDS + 10.0)
+        self.assertEqual(self.surveyor.surveys, 1)
 
     def flap(self, times: int) -> None:
         """Let a link between the switches go down and up."""
