@@ -240,7 +240,7 @@ class Duty:
         if writer is not None:
             self._journal.store = writer.append
         self._poller.resume(self._findingLog, self._topologyWatch, self._journal)
-        self._poller.cables.former = self._cables
+        self._poller.cables.former, self._cables = self._cables, CableWatch()
         self._thresholds.moves.resume(self._moves)
         self._applyRules()
 

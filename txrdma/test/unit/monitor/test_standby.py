@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
+from weakref import ref
 
 from twisted.application.service import Service
 from twisted.internet.defer import Deferred, maybeDeferred
@@ -597,6 +598,14 @@ class TakeoverTests(StandbyTestCase):
         self.assertTrue(process.service._isSure())
         self.world.run(LEASE_SECONDS)
         self.assertFalse(process.service._isSure())
+
+    def test_formerCables(self) -> None:
+        """The cables of the former process are freed when they have been compared."""
+        cables = self.world.started("h00000").service.poller.cables
+        assert cables.former is not None
+        former = ref(cables.former)
+        list(cables.reading({}, (), 0.0))
+        self.assertIsNone(former())
 
     def test_stopped(self) -> None:
         """A monitor that is stopped leaves the history to its standby at once."""
