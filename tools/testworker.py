@@ -257,10 +257,12 @@ def main(arguments: list[str]) -> None:
     usage = Usage()
     sys.addaudithook(usage.audit)
     from twisted.internet import reactor
-    from twisted.python import log
+    from twisted.logger import globalLogBeginner, textFileLogObserver
 
     usage.watchReactor(reactor)
-    log.FileLogObserver(open("test.log", "a", encoding="utf-8")).start()
+    # Before logging begins, Twisted stores all events, with the frames of exceptions and what these refer to.
+    observer = textFileLogObserver(open("test.log", "a", encoding="utf-8"))
+    globalLogBeginner.beginLoggingTo([observer], redirectStandardIO=False)
     descriptor = int(arguments[0])
     os.set_inheritable(descriptor, False)
     with open(descriptor, "w", encoding="utf-8") as reports:
