@@ -376,8 +376,8 @@ class Link:
         receives = self._receives
         used = self._used
         byOffset = self._byOffset
-        areSeveral = len(batch) > 1
-        due = clock() + FLUSH_SECONDS if areSeveral else 0.0  # a single message needs no clock
+        isFlushing = len(batch) > 1 and not self.isBreaking
+        due = clock() + FLUSH_SECONDS if isFlushing else 0.0  # a single message needs no clock
         self._rest = rest = iter(batch)
         for offset, status, _opcode, _qpn, length, _immediate, *_ in rest:
             if status:  # the queue pair is in the error state: all later completions fail, too
@@ -392,7 +392,7 @@ class Link:
             flow = flows.get(message[2])
             if flow is not None and message[0] == _START:
                 receive(flow, message)
-            if areSeveral and queue.dirty and clock() >= due:
+            if isFlushing and queue.dirty and clock() >= due:
                 self._settle()
                 due = clock() + FLUSH_SECONDS
         self.hasReceived = True

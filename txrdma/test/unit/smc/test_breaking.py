@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import count
 from typing import Any
+from unittest import SkipTest
 from unittest.mock import Mock
 
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.iba.types import QPN
 from txrdma.iba.verbs import Completion, CompletionOpcode, Status
+from txrdma.smc.group import link as linkModule
 from txrdma.smc.group.link import Link
 from txrdma.smc.wire.cdc import CDC, CDC_LENGTH, CDC_TYPE
 
@@ -20,6 +22,8 @@ class BreakingTests(SynchronousTestCase):
 
     def test_order(self) -> None:
         """If a link breaks while it processes a batch of messages, the rest of it precedes later messages."""
+        if not (linkModule.__file__ or "").endswith(".py"):
+            raise SkipTest("compiled classes have no objects without their fields")
         sequences: list[int] = []
         link: Any = Link.__new__(Link)
         later = [self.completions(3, 5)]
