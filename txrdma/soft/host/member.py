@@ -481,9 +481,12 @@ class PortMember:
 
     def _join(self, sock: socket.socket) -> None:
         """Become a member of the coordinator at this connection, and report services to it."""
-        line = _Line(self, PacketSocket(self._reactor, sock), False)
-        self._forwarder.coordinator, self._forwarder.home = None, line
+        with ExitStack() as undo:
+            undo.callback(sock.close)
+            line = _Line(self, PacketSocket(self._reactor, sock), False)
+            undo.pop_all()
         self._lines[line] = None
+        self._forwarder.coordinator, self._forwarder.home = None, line
         self._report(Enter(kind=HostMessageKind.ENTER, version=VERSION, share=self.share).encode())
         if self._isReceiving:
             self._report(ManagementNotice(kind=HostMessageKind.MANAGEMENT, isReceiving=True).encode())
