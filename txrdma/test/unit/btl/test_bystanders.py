@@ -63,10 +63,21 @@ class Attribute:
         raise ZeroDivisionError("a test's")
 
 
-class Unreadable(TagRecorder):
-    """A protocol with such an attribute."""
+class AnsweringMethod:
+    """A method that answers calls, but cannot be bound to a protocol."""
 
-    attribute = Attribute()
+    answersTag = 1
+
+    def __get__(self, protocol: object, kind: type) -> AnsweringMethod:
+        if protocol is None:
+            return self
+        raise ZeroDivisionError("a test's")
+
+
+class Unreadable(TagRecorder):
+    """A protocol with such a method."""
+
+    method = AnsweringMethod()
 
 
 class BystanderTests(HostsCase):
