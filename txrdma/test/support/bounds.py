@@ -29,6 +29,7 @@ BOUNDS: Final = {
         btl.Message.tags,bodies btl.Ordering.tags btl.Outbox._windows btl.Peer.urgent,usual
         btl.Regions._regions btl._TagQueue.requests btl._Window.waiting cm.Attempts._pending
         cm.Adapter.followers fabric.Recording.answers monitor.WhatIf.alerts,sent,_recorded
+        monitor.WhatIf._invalid,_firstErrors
         cm.ConnectionManager._handlers,_services,_resolving cm.Dispatcher._peerToPeer,_resolutions,_listeners
         cm.EndMappings._writes,_waiting cm.KernelManager._handlers cm.Mappings.orders,_localRanges
         cm.PathMigration._arming cm.SendQueue.waiting cm.Sending._waiting cm.ServiceClaims._claims
@@ -58,6 +59,7 @@ BOUNDS: Final = {
         verify.RoundTripTimer._times
         verify.Worker._errors,_rest
         btl.aio._reactors btl.module._modules cm.adapter._adapters kit.delayedcalls._nextCalls
+        btl.requests._methods
         kit.forwardclock._shared kit.shutdown._stops smc.control._answering smc.groups._open
         smc.localclient._channels smc.netns._searches smc.reactoruse._uses smc.shared._logged,_byReactor
         smc.silence._ofReactor verbs.device._open verbs.devices._openDevices
@@ -175,7 +177,7 @@ BOUNDS: Final = {
         fabric.Tables.adaptive,unknownAdaptive,cables
         fabric._Congestion._congested fabric._Lane.waiting
         monitor.AlertTracker.sent,_unseen,_waiting,_leaving
-        monitor.CongestionReader.waits,full,_ticks,_marks,_unable
+        monitor.CableMoves._changed monitor.CongestionReader.waits,full,_ticks,_marks,_unable
         monitor.CorrectionReader.meters,_capabilities,_forms,_unable,_silences
         monitor.CounterReader.meters,changed,_visits,_running
         monitor.DetailReader.causes,_explained,_unable
