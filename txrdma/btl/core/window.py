@@ -274,7 +274,11 @@ class SendWindow:
             return []
         if not (count or beyond) and attempt == 1 and (sent := self.arrivedNext(latest, now)) is not None:
             if path is not None:
-                path.marks.validate()
+                try:
+                    path.marks.validate()
+                except Exception:
+                    self._slots[sent.sequence] = sent  # its message still has to fail
+                    raise
             return [sent]
         # Bit n is for base + n; the one behind the cumulative part is missing, so the bitmap begins after it.
         marks = self._arrived | ((1 << (count + 1)) - 1) | (beyond << (count + 2))
