@@ -601,9 +601,9 @@ class ModulePort:
         """Report events to the users of their peers. Return whether there were any."""
         hasPlaced = self.core.hasPlaced
         events = self.core.events()
+        self._reportsPlaced = hasPlaced and bool(events)  # also ends what an exception has left
         if not events:
             return False
-        self._reportsPlaced = hasPlaced
         touched = self._touched
         latest: Peer | None = None
         for event in events:

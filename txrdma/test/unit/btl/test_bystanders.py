@@ -316,6 +316,36 @@ class BystanderTests(HostsCase):
         self.lifeline(self.client).module.core.unmarked.append((peer, 0))
         self.sendContained()
 
+    def test_marksOfAcknowledgement(self) -> None:
+        """A message fails if the marks that its acknowledgement has echoed cannot be validated."""
+        mine = [path.marks for path in self.client.transport._peer.sent.paths]
+        self.raiseOnce(Marks, "validate", lambda marks: marks in mine)
+        sent = self.client.transport.send(TAG, bytes(700))
+        self.assertContained()
+        self.failureResultOf(sent, MessageFailed)
+
+    def test_exit(self) -> None:
+        """An exception that the reactor logs while placed bytes are reported stops no acknowledgements."""
+        self.skipIfCompiled()
+        lifeline, raised = self.server.transport._lifeline, list[bool]()
+        usual = PeerConnection.handleEvent
+
+        def handleEvent(each: PeerConnection, event: Any) -> None:
+            if each is lifeline and each.module._reportsPlaced and not raised:
+                raised.append(True)
+                raise SystemExit("a test's")
+            usual(each, event)
+
+        self.patch(PeerConnection, "handleEvent", handleEvent)
+        self.client.transport.send(TAG, bytes(256_000)).addErrback(lambda failure: None)
+        for _each in range(1000):
+            self.world.turn()
+        self.assertEqual(len(self.flushLoggedErrors(SystemExit)), 1)
+        self.assertFalse(lifeline.module._reportsPlaced)
+        one, other = self.bystanders
+        self.outcome(one.transport.send(TAG, b"well"))
+        self.assertEqual(other.tagged, [(TAG, b"well")])
+
     def test_probe(self) -> None:
         """A probe of a silent path that cannot be made ends only its connection."""
         peer = self.client.transport._peer
