@@ -428,8 +428,7 @@ class Dispatcher:
         old = self._byQP.get((request.localCAGUID, request.localQPN))
         if old is not None:  # the peer has forgotten it
             self._refuse(request, RejectReason.STALE_CONNECTION, transactionID, path)
-            old.connection.fail(now)
-            self.collect(old, now)
+            self._fail(old, now)
             return None
         crossing = self._crossing(request, path)
         return crossing or self._ofListener(request, transactionID, path)
@@ -504,12 +503,18 @@ class Dispatcher:
         old = self._byQP.get((reply.localCAGUID, reply.localQPN))
         if old is None or old is managed:
             return False
-        old.connection.fail(now)
-        self.collect(old, now)
-        rejection = REJ(messageRejected=MessageKind.REQ, reason=RejectReason.STALE_CONNECTION)
-        managed.connection.received(rejection, transactionID, now)
-        self.collect(managed, now)
+        with self._abandoning(managed):
+            self._fail(old, now)
+            rejection = REJ(messageRejected=MessageKind.REQ, reason=RejectReason.STALE_CONNECTION)
+            managed.connection.received(rejection, transactionID, now)
+            self.collect(managed, now)
         return True
+
+    def _fail(self, managed: Managed, now: float) -> None:
+        """End a connection that its peer has forgotten."""
+        with self._abandoning(managed):
+            managed.connection.fail(now)
+            self.collect(managed, now)
 
     def _answerUnknown(self, message: Layout, transactionID: int, path: IBPath) -> None:
         """Answer a message of an unknown connection, if its sender waits for an answer."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from txrdma.cm.core.connection import ConnectionCore
 from txrdma.cm.core.events import (
+    ConnectionAbandoned,
     ConnectionRejected,
     ConnectionTimedOut,
     Disconnected,
@@ -362,6 +364,20 @@ class ClosingTests(ManagerCase):
         peer.events()
         peer.received(LAP(remoteQPN=peer.localQPN), 97, self.world.now)
         self.assertEqual(peer.events(), [])
+
+    def test_interruptedStale(self) -> None:
+        """A connection that cannot be ended as stale is abandoned."""
+
+        def fail(*_arguments: object) -> None:
+            raise ZeroDivisionError("a test's")
+
+        self.patch(ConnectionCore, "fail", fail)
+        request = self.mine.connection.opening.request
+        manager, path = self.server.manager, self.client.pathTo(self.server)
+        again = request.replace(localCommID=request.localCommID + 1)
+        self.assertRaises(ZeroDivisionError, manager.received, again, 1, path, self.world.now)
+        self.assertEqual([(self.remote, ConnectionAbandoned())], manager.events())
+        self.assertEqual(len(manager), 0)
 
     def test_REQFromKnownQueuePairIsStale(self) -> None:
         qpn = self.mine.connection.localQPN
