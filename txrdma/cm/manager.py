@@ -401,8 +401,8 @@ class ConnectionManager:
             self._contain(self._handleEvents)
         finally:
             self._isTurning = False
-        for step in (self._releaseFreed, self._transmit, self._reschedule):
-            self._contain(step)
+            for step in (self._releaseFreed, self._transmit, self._reschedule):
+                self._contain(step)
 
     def _contain(self, step: Callable[[], None]) -> None:
         try:

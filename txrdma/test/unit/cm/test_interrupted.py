@@ -177,6 +177,25 @@ class InterruptionTests(MessagingCase):
         """Two connections are opened, by retransmitted messages."""
         self.playEach(self.losses, 1)
 
+    def test_exit(self) -> None:
+        """The timer is set although a handler has raised what is no C{Exception}, which the reactor logs."""
+        client, server = self.connected()
+        manager = client.transport.adapter.localManager
+        self.network.partition(*(each[0] for each in self.addresses))
+        client.transport.loseConnection()
+        self.until(lambda: manager._timer.isPending, "no DREQ was sent")
+        manager._timer.stop()
+
+        def handleEvents(_manager: ConnectionManager) -> None:
+            raise SystemExit("a test's")
+
+        patcher = self.patch(ConnectionManager, "_handleEvents", handleEvents)
+        self.assertRaises(SystemExit, manager._turn)
+        patcher.restore()
+        self.assertTrue(manager._timer.isPending)
+        self.network.join(*(each[0] for each in self.addresses))
+        self.closed(client, server)
+
     def test_resolutions(self) -> None:
         """A datagram service is found."""
         self.playEach(self.resolutions, 1)
