@@ -701,12 +701,15 @@ class ModulePort:
         Set the timer again if all deadlines have been postponed since. Otherwise process received packets
         first: after a busy period, the reactor runs late calls before reads.
         """
-        self._timer, now = None, self.seconds()
-        if self.core.isDue(now):
-            self._timer = self._reactor.callLater(0, self._overdue)
-            self._timerAt = 0.0
-        else:
-            self._schedule(self.core.deadline(), now)
+        self._timer, now, isDue = None, self.seconds(), True
+        try:
+            isDue = self.core.isDue(now)
+        finally:
+            if isDue:
+                self._timer = self._reactor.callLater(0, self._overdue)
+                self._timerAt = 0.0
+            else:
+                self._schedule(self.core.deadline(), now)
 
     def _overdue(self) -> None:
         self._timer = None
