@@ -218,7 +218,8 @@ class CableWatch:
         """
         Compare the cables of a survey with those before; yield for pauses, and store them at the end.
 
-        @param known: nodes of the fabric; the ports of others are forgotten.
+        @param known: nodes of the fabric; the ports of others are forgotten, and cables that are not read
+            again within a day after their link came up, or after the start.
         @param now: time at which the survey began.
         """
         former = CableWatch() if self.former is None else self.former
@@ -237,7 +238,11 @@ class CableWatch:
                     self._changed.add(portKey)
             yield
         self._doubtful.update((portKey, now) for portKey in unread if portKey not in self.cables)
-        kept = {portKey: cable for portKey, cable in unread.items() if portKey[0] in known}
+        kept = {
+            portKey: cable
+            for portKey, cable in unread.items()
+            if portKey[0] in known and now - self._doubtful.get(portKey, now) < RECENT_SECONDS
+        }
         self._changed.update(portKey for portKey in unread if portKey not in kept)
         self.cables = {**kept, **cables}
         self._doubtful = {

@@ -258,6 +258,17 @@ class WatchTests(FabricTestCase):
         self.assertEqual(self.watch.serialOf(port), "NEW")
         self.assertEqual([one.kind for one in self.watch.findings(swept)], ["cable-changed"])
 
+    def test_unread(self) -> None:
+        """A cable in doubt that surveys do not read for a day is forgotten; others are known."""
+        swept = self.sweep()
+        port, other = (swept.nodes[self.fabric.node("left").guid].ports[number] for number in (3, 4))
+        self.watch.cameUp([(port.node.guid, 3)], 5.0)
+        for now, serial in ((6.0, None), (86000.0, None), (86500.0, "")):
+            list(self.watch.reading({}, swept.nodes, now))
+            self.assertEqual(self.watch.serialOf(port), serial)
+        self.assertTrue(self.watch.serialOf(other))
+        self.assertIn((port.node.guid, 3), self.watch.takeChanged(100))
+
     def test_forgotten(self) -> None:
         """Ports of nodes that have left the fabric are forgotten."""
         list(self.watch.reading({}, (), 0.0))
