@@ -368,6 +368,8 @@ class SignalTests(SynchronousTestCase):
 
 
 class DevicesTests(SynchronousTestCase):
+    slowBecause = "each test starts several processes"
+
     def test_closedPipe(self) -> None:
         """A closed pipe, as with C{head}, is not an error."""
         for words in (

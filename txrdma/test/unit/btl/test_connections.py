@@ -255,7 +255,7 @@ class MemoryTests(HostsCase):
         client, server = self.connected()
         failures = 0
         for number in range(16):
-            memory = bytearray(1_000_000 * (number % 4) + 900)
+            memory = bytearray(300_000 * (number % 4) + 900)
             shared = server.transport.share(memory)
             requests: list[Deferred[Any]] = []
             for _each in range(3):

@@ -24,4 +24,6 @@ class MessageContractTests(RemoteMemoryContract, MessageContract, HostsCase):
 class LossyMessageContractTests(MessageContractTests):
     """On a network that loses, duplicates and reorders."""
 
+    slowBecause = "megabytes are sent in many packets, a twentieth of which is lost"
+
     faults = Faults(loss=0.05, duplication=0.05, jitterSeconds=0.001)

@@ -254,6 +254,8 @@ class FatTreeTests(RadiusTestCase):
 class ThreeLevelTests(FatTreeTests):
     """The same with three levels of switches."""
 
+    slowBecause = "each cable and switch of a larger fabric is removed"
+
     hosts, radix = 40, 6
 
     def test_core(self) -> None:

@@ -228,6 +228,8 @@ class OperationTests(GroupCase):
 class SharedOperationTests(SharedMixin, OperationTests):
     """The tests of L{OperationTests} in shared memory."""
 
+    slowBecause = "callbacks call a thousand operations"
+
     def test_ownCopy(self) -> None:
         """A reduction's input may be changed after the call, and its result may overlap the input."""
         data = [array("q", range(1000)) for _ in range(SIZE)]
