@@ -22,7 +22,7 @@ class Calculator(AMP):
         return {"total": a + b}
 
 
-async def main(reactor, role, port="0"):
+async def main(reactor, role="server", port="0"):
     if role == "server":
         listening = serverFromString(reactor, f"btl:127.0.0.1:{port}")
         port = await listening.listen(Factory.forProtocol(Calculator))

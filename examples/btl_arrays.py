@@ -30,7 +30,7 @@ class Worker(MessageProtocol):
         return array("d", [sum(table) + sum(sum(each) for each in rows), len(rows)])
 
 
-async def main(reactor, role, port="0", route="auto"):
+async def main(reactor, role="server", port="0", route="auto"):
     device = f"soft:127.0.0.1:port=0:route={route}"
     if role == "server":
         listening = await btl.listen(reactor, 0, MessageFactory(Worker), "127.0.0.1", device)

@@ -126,4 +126,5 @@ class ProgramTests(SynchronousTestCase):
 
     def test_torch(self) -> None:
         output = self.play("btl-torch", "torch", "-m", "txrdma", "btl-run", "-n", "4")
-        self.assertEqual(output, "tensor([6., 6., 6.,  ..., 6., 6., 6.])\n" * 4)
+        # Python without buffers, as in containers, writes the ends of lines separately.
+        self.assertEqual(output.replace("\n", ""), "tensor([6., 6., 6.,  ..., 6., 6., 6.])" * 4)
