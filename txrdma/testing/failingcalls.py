@@ -64,8 +64,8 @@ VERBS: Final = [
 ]
 """Verbs of the software device that may fail: the methods of its interfaces."""
 
-_PACKAGE: Final = f"{os.sep}txrdma{os.sep}"
-_TESTS: Final = f"{_PACKAGE}test"  # and testing
+_PACKAGE: Final = "txrdma."
+_TESTS: Final = "txrdma.test"  # and testing
 
 SYSTEM_CALLS: Final = [
     (os, "eventfd"),
@@ -79,7 +79,7 @@ SYSTEM_CALLS: Final = [
 """System calls that need a descriptor or memory."""
 
 
-_RECEIVING: Final = {"unix/sockets.py: doRead", "soft/shared/unixpackets.py: _receive"}
+_RECEIVING: Final = {"unix.sockets: doRead", "soft.shared.unixpackets: _receive"}
 """
 Functions that receive descriptors of other processes: C{unix.test_sockets.ListenerTests} and
 C{soft.test_rendezvous} run these without descriptors.
@@ -140,7 +140,7 @@ class DescriptorTrace:
     While it is entered, the lowest free descriptor is compared at the beginning and at the end of each call
     of txrdma's functions: it rises if one is opened.
 
-    @ivar unwatched: file and name of these functions.
+    @ivar unwatched: module and name of these functions.
     """
 
     def __init__(self) -> None:
@@ -158,20 +158,25 @@ class DescriptorTrace:
         sys.settrace(self._before)
 
     def _trace(self, frame: FrameType, event: str, _argument: object) -> Any:
-        if _PACKAGE not in frame.f_code.co_filename:
+        if not _moduleOf(frame).startswith(_PACKAGE):
             return None  # Twisted's statements count as those of their callers
         free = _lowestFree()
         if free > self._free and self._latest:
             self.unwatched.add(self._latest)
         self._free = free
         found: FrameType | None = frame.f_back if event == "return" else frame
-        while found is not None and _PACKAGE not in found.f_code.co_filename:
+        while found is not None and not _moduleOf(found).startswith(_PACKAGE):
             found = found.f_back
         self._latest = ""
-        if found is not None and _TESTS not in found.f_code.co_filename:
-            self._latest = f"{found.f_code.co_filename.rpartition(_PACKAGE)[2]}: {found.f_code.co_name}"
+        if found is not None and not _moduleOf(found).startswith(_TESTS):
+            self._latest = f"{_moduleOf(found).removeprefix(_PACKAGE)}: {found.f_code.co_name}"
         frame.f_trace_lines = False
         return self._trace
+
+
+def _moduleOf(frame: FrameType) -> str:
+    """Return the name of a frame's module; its file would not do, as a checkout may be in any folder."""
+    return str(frame.f_globals.get("__name__"))
 
 
 class Message(MessageApplication):
