@@ -243,7 +243,7 @@ async def _askProcess(
     try:
         await connectProtocol(endpoint, asking)
         decoded = json.loads(await asking.answered.addTimeout(timeoutSeconds, reactor, late))
-        return {"pid": pid, "command": [], **decoded}
+        return {"command": [], **decoded, "pid": pid}  # whatever PID the answer claims
     except Exception as error:  # it must not affect the answers of other processes
         return {"pid": pid, "error": f"no answer: {errorText(error)}"}
 

@@ -105,6 +105,14 @@ class AskingTests(AskingCase):
         [silent] = [each for each in reported["silent"] if each["peer"] == "127.0.0.1:1"]
         self.assertApproximates(silent["seconds"], 60.0, 10.0)
 
+    async def test_claimedPIDIsIgnored(self) -> None:
+        """A process is named by the PID of its socket, whatever its answer claims."""
+        control = answer(reactor, lambda: {"pid": 1, "connections": []})
+        assert control is not None
+        self.addCleanup(control.close)
+        [reported] = await self.ours(os.getpid())
+        self.assertNotIn("error", reported)
+
     async def test_processAnswersOnItsFirstReactorOnly(self) -> None:
         self.listen()
         self.assertIs(answer(reactor, dict), None)
