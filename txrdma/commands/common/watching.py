@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 Entries = Sequence[dict[str, Any]]
 
+_OTHER_FORM = (KeyError, TypeError, AttributeError)
+"""What reading an answer of another version of txrdma may raise."""
+
 
 def _inRange(name: str, seconds: float) -> float:
     if 0.05 <= seconds <= 86400:
@@ -53,8 +56,12 @@ def entriesBy(
     for answer in answers:
         if "error" in answer:
             entries.append(answer)
-        else:
-            entries += ({"pid": answer["pid"], "command": answer["command"], **row} for row in rowsOf(answer))
+            continue
+        try:
+            process = {"pid": answer["pid"], "command": answer["command"]}
+            entries += [{**process, **row} for row in rowsOf(answer)]
+        except _OTHER_FORM as error:
+            entries.append({"pid": answer["pid"], "error": _notShown(error)})
     return entries
 
 
@@ -76,12 +83,16 @@ def processTable(
     table = makeTable("process", *columns, title="in a second" if isRate else None)
     for entry in entries:
         try:
-            cells = [entry["error"]] if "error" in entry else list(cellsOf(entry))
-        except (KeyError, TypeError, AttributeError) as error:
-            cells = [f"not shown: it probably has another version of txrdma ({error!r})"]
-        process = lines(entry["pid"], " ".join(entry.get("command", ())[1:])[:40])
-        table.add_row(*map(escape, (process, *cells)))
+            process = lines(entry["pid"], " ".join(entry.get("command", ())[1:])[:40])
+            cells = (process, *([entry["error"]] if "error" in entry else cellsOf(entry)))
+        except _OTHER_FORM as error:
+            cells = (str(entry["pid"]), _notShown(error))
+        table.add_row(*map(escape, cells))
     return table
+
+
+def _notShown(error: Exception) -> str:
+    return f"not shown: it probably has another version of txrdma ({error!r})"
 
 
 async def watch(

@@ -6,6 +6,7 @@ import io
 import json
 import sys
 from collections import Counter
+from operator import itemgetter
 from typing import Any
 
 from twisted.internet.defer import Deferred
@@ -50,6 +51,11 @@ class ShowingTests(SynchronousTestCase):
         table = shown(countersTable(withSums(entries)))
         self.assertIn("it probably has another version of txrdma (KeyError('gauges'))", table)
         self.assertIn("10 ESTABLISHED", table)  # the sum
+        rows = _watching.entriesBy(
+            [foreign | {"rows": 7}, {**foreign, "rows": [{"a": 1}]}], itemgetter("rows")
+        )
+        self.assertIn("it probably has another version", rows[0]["error"])
+        self.assertEqual(rows[1], {"pid": 7, "command": [], "a": 1})
         self.assertIn("2 listeners", table)
 
     def test_rates(self) -> None:
