@@ -742,7 +742,7 @@ class Module(FastPath):
         return due if earliest is None or (due is not None and due < earliest) else earliest
 
     def isDue(self, now: float) -> bool:
-        """Return whether anything is to be done now, and not only L{deadline} has become later."""
+        """Return whether anything is due at C{now}: False if L{deadline} has only become later."""
         return self._times.due(now, self.lose) is not None or not self.isSettled(now)
 
     def expired(self, now: float) -> None:

@@ -33,7 +33,7 @@ MOST_FAULTS: Final = 10_000
 """Maximum number of ports whose faults are remembered; the oldest are forgotten first."""
 
 _DAY: Final = 86400.0
-"""Seconds after which the time of a last report is stored again."""
+"""A fault that is still reported is stored again after this number of seconds."""
 
 REMEMBERED_SECONDS: Final = 7 * _DAY
 """Seconds for which the fault of a link is remembered after its last report."""
