@@ -195,7 +195,7 @@ class Adapter:
         self._gidIndexes: dict[GID, tuple[int, int]] = {}
         self._attributes: list[PortAttributes] = []
         self._refreshedAt = 0.0
-        self._ports: list[IReadDescriptor] = []
+        self._readers: list[IReadDescriptor] = []
         self.followers: list[Callable[[], None]] = []
         with ExitStack() as undo:
             undo.callback(closed)
@@ -205,6 +205,8 @@ class Adapter:
                 else self._makeManager(reactor, device, undo)
             )
             undo.callback(self.manager.close)
+            if isinstance(self.manager, KernelManager):
+                self._readers.append(self.manager)
             self.domain = device.createProtectionDomain()
             undo.callback(self.domain.close)
             self.receives = ReceiveMemory(self.domain)
@@ -226,7 +228,7 @@ class Adapter:
                 except ResourceExhausted as error:
                     unavailable.append(error)
                     continue
-                self._ports.append(port)
+                self._readers.append(port)
             agent = MADAgent(reactor, port)
             undo.callback(agent.close)
             servers.append(MADServer(agent))
@@ -287,7 +289,7 @@ class Adapter:
     def isAbandoned(self) -> bool:
         """Whether the readers were removed from the reactor, as trial does after a failed test."""
         present = self.reactor.getReaders()
-        return any(each not in present for each in (*self._ports, *(each.reader for each in self._queues)))
+        return any(each not in present for each in (*self._readers, *(each.reader for each in self._queues)))
 
     def abandon(self) -> None:
         """End all connections without notifying their peers, and close the adapter."""

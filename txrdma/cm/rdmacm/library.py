@@ -282,28 +282,13 @@ class EventChannel:
             if code in (errno.EAGAIN, errno.EINTR):
                 return None
             raise translated(code, "events of the kernel's communication manager can't be read")
-        event = found.contents
-        fields = event.parameters
-        handleEvent = CMEvent(
-            kind=EventKind(event.kind),
-            identifier=event.identifier,
-            listener=event.listener or 0,
-            status=event.status,
-            parameters=Parameters(
-                qpn=QPN(fields.qpn),
-                responderResources=fields.responderResources,
-                initiatorDepth=fields.initiatorDepth,
-                retryCount=fields.retryCount,
-                rnrRetryCount=fields.rnrRetryCount,
-                privateData=ctypes.string_at(fields.privateData, fields.privateLength)
-                if fields.privateData
-                else b"",
-            ),
-        )
-        self._library.rdma_ack_cm_event(found)
-        if handleEvent.kind is EventKind.CONNECT_REQUEST:
-            self.identifiers.add(handleEvent.identifier)
-        return handleEvent
+        try:
+            event = _copied(found.contents)
+        finally:  # else its IDs could not be destroyed
+            self._library.rdma_ack_cm_event(found)
+        if event.kind is EventKind.CONNECT_REQUEST:
+            self.identifiers.add(event.identifier)
+        return event
 
     def create(self, space: int) -> int:
         """Create an ID in a port space."""
@@ -426,6 +411,26 @@ class EventChannel:
         function: Callable[..., int] = getattr(self._library, f"rdma_{name}")
         if function(*arguments):
             raise translated(ctypes.get_errno(), f"librdmacm's rdma_{name} fails")
+
+
+def _copied(event: _Event) -> CMEvent:
+    fields = event.parameters
+    return CMEvent(
+        kind=EventKind(event.kind),
+        identifier=event.identifier,
+        listener=event.listener or 0,
+        status=event.status,
+        parameters=Parameters(
+            qpn=QPN(fields.qpn),
+            responderResources=fields.responderResources,
+            initiatorDepth=fields.initiatorDepth,
+            retryCount=fields.retryCount,
+            rnrRetryCount=fields.rnrRetryCount,
+            privateData=ctypes.string_at(fields.privateData, fields.privateLength)
+            if fields.privateData
+            else b"",
+        ),
+    )
 
 
 def _address(host: str, port: int) -> bytes:

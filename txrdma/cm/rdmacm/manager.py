@@ -162,6 +162,9 @@ class KernelManagedConnection:
                     "{connection} ended without a DREQ: {error}", connection=self, error=errorText(error)
                 )
                 self._forget()
+            except BaseException:
+                self._forget()
+                raise
         elif self.state not in ("DREQ_SENT", "TIMEWAIT"):
             self._forget()  # the kernel rejects a pending request
 
@@ -434,22 +437,32 @@ class KernelManager:
             event = self.channel.take()
             if event is None:
                 return
-            if event.kind is EventKind.CONNECT_REQUEST:
-                self._requested(event)
-                continue
-            connection = self._connections.get(event.identifier)
-            if connection is None:
-                if event.identifier in self._handlers:
-                    _log.warn(
-                        "{manager}: ignoring the event {kind} of a listener",
-                        manager=self,
-                        kind=event.kind.name,
-                    )
-                continue
             try:
-                connection.handleEvent(event)
+                self._handleEvent(event)
             except Exception as error:  # the reactor would end all connections
-                connection.failed(error)
+                self._failed(event, error)
+
+    def _handleEvent(self, event: CMEvent) -> None:
+        connection = self._connections.get(event.identifier)
+        if event.kind is EventKind.CONNECT_REQUEST:
+            self._requested(event)
+        elif connection is not None:
+            connection.handleEvent(event)
+        elif event.identifier in self._handlers:
+            _log.warn(
+                "{manager}: ignoring the event {kind} of a listener", manager=self, kind=event.kind.name
+            )
+
+    def _failed(self, event: CMEvent, error: Exception) -> None:
+        """End only the connection, or drop the REQ, whose event cannot be processed."""
+        connection = self._connections.get(event.identifier)
+        if connection is not None:
+            connection.failed(error)
+            return
+        text = "{manager}: dropping an event that cannot be processed"
+        _rateLimited.emit(LogLevel.critical, "event", text, manager=self, log_failure=Failure(error))
+        if event.kind is EventKind.CONNECT_REQUEST:
+            self.channel.destroy(event.identifier)
 
     def connectionLost(self, reason: Failure) -> None:
         for connection in tuple(self._connections.values()):
@@ -473,11 +486,6 @@ class KernelManager:
                 manager=self,
                 error=errorText(error),
             )
-            self.channel.destroy(identifier)
-            return
-        except Exception:
-            text = "{manager}: dropping a REQ that cannot be translated"
-            _rateLimited.emit(LogLevel.critical, "REQ", text, manager=self, log_failure=Failure())
             self.channel.destroy(identifier)
             return
         made = self._connections[identifier] = KernelManagedConnection(

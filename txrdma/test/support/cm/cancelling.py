@@ -17,7 +17,7 @@ from txrdma.cm.terms import Terms
 from txrdma.messages.interfaces import IMessageProtocolFactory
 from txrdma.messages.protocol import MessageFactory
 from txrdma.sim.network import Faults
-from txrdma.test.support.cm.librdmacm import FakeChannel, FakeKernel
+from txrdma.test.support.cm.librdmacm import useFakeKernel
 from txrdma.test.support.cm.messaging import MessagingCase, PORT
 from txrdma.testing.protocols import MessageRecorder
 
@@ -229,13 +229,5 @@ class KernelCancelCase(CancelCase):
     """The same tests with connections of the kernel's manager, through a fake librdmacm."""
 
     def setUp(self) -> None:
-        self.patch(adapters, "isManaged", lambda device: True)
-        kernel: list[FakeKernel] = []
-
-        def channel() -> FakeChannel:
-            if not kernel:
-                kernel.append(FakeKernel(self.clock))
-            return kernel[0].channel()
-
-        self.patch(kernels, "EventChannel", channel)
+        useFakeKernel(self.patch, lambda: self.clock)
         super().setUp()

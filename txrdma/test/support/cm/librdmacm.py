@@ -9,13 +9,16 @@ state of both.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
-from typing import Final
+from typing import Any, Final
 
 from twisted.internet.interfaces import IReactorTime
 
+from txrdma.cm.connections import adapter as adapters
 from txrdma.cm.layouts.messages import RejectReason
+from txrdma.cm.rdmacm import manager as kernels
 from txrdma.cm.rdmacm.library import CMEvent, Ends, EventKind, Parameters, Prepared
 from txrdma.error import DeviceUnavailable, InvalidRequest
 from txrdma.iba.types import GID, QPN
@@ -244,3 +247,16 @@ class FakeChannel:
         if not server.isEstablished:
             server.isEstablished = True
             self.kernel.sendEvent(server, EventKind.ESTABLISHED)
+
+
+def useFakeKernel(patch: Callable[[Any, str, Any], object], clock: Callable[[], IReactorTime]) -> None:
+    """Let all devices use the kernel's manager, by one fake kernel: C{patch} is C{TestCase.patch}."""
+    kernel: list[FakeKernel] = []
+
+    def channel() -> FakeChannel:
+        if not kernel:
+            kernel.append(FakeKernel(clock()))
+        return kernel[0].channel()
+
+    patch(adapters, "isManaged", lambda device: True)
+    patch(kernels, "EventChannel", channel)

@@ -1,5 +1,5 @@
 """
-The communication manager, one function of which raises an exception: attempts and requests end, connections
+A communication manager, one function of which raises an exception: attempts and requests end, connections
 that were open before work on, and nothing is left in its tables.
 """
 
@@ -15,6 +15,7 @@ from txrdma.cm.claims import ServiceClaims
 from txrdma.cm.connection import CMConnection
 from txrdma.cm.connections.adapter import adapterOf
 from txrdma.cm.connections.datagrams import DatagramClientEndpoint, DatagramServerEndpoint
+from txrdma.cm.connections.endpoints import RDMAServerEndpoint
 from txrdma.cm.core import dispatcher
 from txrdma.cm.core.closing import Closing
 from txrdma.cm.core.connection import ConnectionCore
@@ -22,34 +23,37 @@ from txrdma.cm.core.exchange import ExchangeCore
 from txrdma.cm.core.opening import Opening
 from txrdma.cm.core.sidr import Resolution
 from txrdma.cm.manager import ConnectionManager
+from txrdma.cm.rdmacm import manager as kernels
+from txrdma.cm.rdmacm import messages
+from txrdma.cm.rdmacm.manager import KernelManagedConnection, KernelManager
 from txrdma.messages.protocol import MessageFactory
+from txrdma.test.support.cm.librdmacm import FakeChannel, useFakeKernel
 from txrdma.test.support.cm.messaging import MessagingCase, PORT
 from txrdma.test.support.interruptions import Interruptions
 from txrdma.test.unit.cm.test_datagrams import DatagramRecorder
-
-OWNERS: tuple[Any, ...] = (
-    *(ConnectionManager, managers, ServiceClaims, CMConnection),
-    *(dispatcher.Dispatcher, dispatcher.Managed, dispatcher.Listener, dispatcher),
-    *(ConnectionCore, Opening, Closing, ExchangeCore, Resolution),
-)
-"""What a connection manager consists of."""
-
-TRIVIAL = ("_abandoning", "_contain", "_expire", "_expired", "_turn", "unlisten")
-"""Functions that handle exceptions of others, or release what they are called for."""
 
 SECONDS = 200.0
 """Time in which an attempt ends, with all retransmissions and time-wait."""
 
 
-class InterruptionTests(MessagingCase):
-    """Connections and datagram services of managers of which one call raises."""
+class InterruptionCase(MessagingCase):
+    """
+    Connections of managers of which one call raises, with their functions.
 
-    slowBecause = "it plays connections for each function"
+    @cvar OWNERS: classes and modules of a manager; C{TRIVIAL}: names of functions that do not raise.
+    """
+
+    OWNERS: tuple[Any, ...]
+    TRIVIAL: tuple[str, ...]
 
     def setUp(self) -> None:
         super().setUp()
         self.isSelected = False
-        self.interruptions = Interruptions(self.patch, OWNERS, lambda *_: self.isSelected, TRIVIAL)
+        self.interruptions = Interruptions(self.patch, self.OWNERS, lambda *_: self.isSelected, self.TRIVIAL)
+
+    def others(self, manager: Any) -> list[Any]:
+        """Return what a manager has in its tables, apart from one connection."""
+        raise NotImplementedError
 
     def until(self, condition: Callable[[], object], what: str, seconds: float = SECONDS) -> None:
         """Wait until a condition holds; the reactor logs exceptions of its calls."""
@@ -101,6 +105,59 @@ class InterruptionTests(MessagingCase):
         if port is not None:
             self.do(port.stopListening)
 
+    def play(self, work: Callable[[], None]) -> list[str]:
+        """Work while another connection of the same managers is open; return what is wrong."""
+        self.wrong: list[str] = []
+        self.count = 0
+        client, server = self.connected()
+        self.served.clear()
+        self.isSelected = True
+        work()
+        for each in self.served:
+            self.until(lambda each=each: each.lost or not each.isMade, "the server's stays open")  # type: ignore[misc]
+        self.isSelected = False
+        for here, there in ((client, server), (server, client)):
+            there.messages.clear()
+            here.transport.sendMessage(b"still open")
+            self.until(lambda there=there: there.messages, "the bystander is lost", 10)  # type: ignore[misc]
+        self.closed(*self.connected())
+        managers = [adapterOf(self.clock, device).manager for device in self.devices]
+        self.until(lambda: not any(map(self.others, managers)), "tables have entries")
+        self.closed(client, server)
+        self.count += len(self.flushLoggedErrors(ZeroDivisionError))
+        if self.count > 1:
+            self.wrong.append(f"it was logged {self.count} times")
+        self.assertNothingLeft(SECONDS)
+        return self.wrong
+
+    def playEach(self, work: Callable[[], None], most: int) -> None:
+        """Play once for each function that is called, and let some of its calls raise."""
+        self.assertEqual(self.play(work), [])
+        self.assertGreater(len(self.interruptions.counts), 25)
+        for (owner, name), number in self.interruptions.each(most):
+            self.assertEqual(self.play(work), [], (owner.__name__, name, number))
+
+
+class InterruptionTests(InterruptionCase):
+    """Connections and datagram services of txrdma's own managers."""
+
+    slowBecause = "it plays connections for each function"
+    OWNERS = (
+        *(ConnectionManager, managers, ServiceClaims, CMConnection),
+        *(dispatcher.Dispatcher, dispatcher.Managed, dispatcher.Listener, dispatcher),
+        *(ConnectionCore, Opening, Closing, ExchangeCore, Resolution),
+    )
+    # They handle exceptions of others, or release what they are called for.
+    TRIVIAL = ("_abandoning", "_contain", "_expire", "_expired", "_turn", "unlisten")
+
+    def others(self, manager: Any) -> list[Any]:
+        """Return what a manager has in its tables, apart from one connection."""
+        core = manager._core
+        found: list[Any] = [each for each in (core._connections, manager._connections) if len(each) > 1]
+        found += [each for each in (core._byPeer, core._byQP) if len(each) > 1]
+        found += filter(None, (core._resolutions, core._sidrRequests, core._peerToPeer, core._packets))
+        return [*found, *filter(None, (core._events, core._freed, manager._resolving, manager._peerClaims))]
+
     def losses(self) -> None:
         """Connect twice, with a network that loses the first messages."""
         (port,) = self.begun(self.ends().listen, MessageFactory(self.made))
@@ -128,46 +185,6 @@ class InterruptionTests(MessagingCase):
                 self.do(client.transport.loseConnection)
         if port is not None:
             self.do(port.stopListening)
-
-    def play(self, work: Callable[[], None]) -> list[str]:
-        """Work while another connection of the same managers is open; return what is wrong."""
-        self.wrong: list[str] = []
-        self.count = 0
-        client, server = self.connected()
-        self.served.clear()
-        self.isSelected = True
-        work()
-        for each in self.served:
-            self.until(lambda each=each: each.lost or not each.isMade, "the server's stays open")  # type: ignore[misc]
-        self.isSelected = False
-        for here, there in ((client, server), (server, client)):
-            there.messages.clear()
-            here.transport.sendMessage(b"still open")
-            self.until(lambda there=there: there.messages, "the bystander is lost", 10)  # type: ignore[misc]
-        self.closed(*self.connected())
-        managers = [adapterOf(self.clock, device).manager for device in self.devices]
-        self.until(lambda: not any(map(self.others, managers)), "tables have entries")
-        self.closed(client, server)
-        self.count += len(self.flushLoggedErrors(ZeroDivisionError))
-        if self.count > 1:
-            self.wrong.append(f"it was logged {self.count} times")
-        self.assertNothingLeft(SECONDS)
-        return self.wrong
-
-    def others(self, manager: Any) -> list[Any]:
-        """Return what a manager has in its tables, apart from one connection."""
-        core = manager._core
-        found: list[Any] = [each for each in (core._connections, manager._connections) if len(each) > 1]
-        found += [each for each in (core._byPeer, core._byQP) if len(each) > 1]
-        found += filter(None, (core._resolutions, core._sidrRequests, core._peerToPeer, core._packets))
-        return [*found, *filter(None, (core._events, core._freed, manager._resolving, manager._peerClaims))]
-
-    def playEach(self, work: Callable[[], None], most: int) -> None:
-        """Play once for each function that is called, and let some of its calls raise."""
-        self.assertEqual(self.play(work), [])
-        self.assertGreater(len(self.interruptions.counts), 40)
-        for (owner, name), number in self.interruptions.each(most):
-            self.assertEqual(self.play(work), [], (owner.__name__, name, number))
 
     def test_connections(self) -> None:
         """A connection is opened and closed."""
@@ -199,3 +216,30 @@ class InterruptionTests(MessagingCase):
     def test_resolutions(self) -> None:
         """A datagram service is found."""
         self.playEach(self.resolutions, 1)
+
+
+class KernelInterruptionTests(InterruptionCase):
+    """Connections of the kernel's managers, by a fake librdmacm whose functions raise as well."""
+
+    slowBecause = "it plays connections for each function"
+    OWNERS = KernelManager, KernelManagedConnection, kernels, messages, FakeChannel
+    # Destroying an ID and reading events cannot fail, or end all connections of the device.
+    TRIVIAL = ("destroy", "fileno", "close", "doRead", "take", "_id", "isManaged", "isOfKernel")
+
+    def setUp(self) -> None:
+        useFakeKernel(self.patch, lambda: self.clock)
+        super().setUp()
+
+    def ends(self, *_: object, **__: object) -> Any:
+        return RDMAServerEndpoint(self.clock, PORT, self.devices[1])
+
+    def ask(self, *_: object, **__: object) -> Any:
+        return self.connectTo()
+
+    def others(self, manager: Any) -> list[Any]:
+        tables = manager._connections, manager.channel.identifiers, manager._handlers
+        return [each for each, most in zip(tables, (1, 1, 0), strict=True) if len(each) > most]
+
+    def test_connections(self) -> None:
+        """A connection is opened and closed."""
+        self.playEach(self.connections, 2)

@@ -18,6 +18,7 @@ from twisted.internet.testing import MemoryReactorClock
 from twisted.logger import Logger
 from twisted.trial.unittest import SynchronousTestCase
 
+from txrdma.cm.connections.adapter import adapterOf
 from txrdma.cm.connections.queuepairs import addressOf, toReceive, toSend
 from txrdma.cm.core.events import ConnectionTimedOut, Event
 from txrdma.cm.layouts.ipcm import IPAddresses, PortSpace
@@ -34,7 +35,8 @@ from txrdma.iba.types import GID, QPN
 from txrdma.iba.verbs import QPAttributes
 from txrdma.kit.logs import RateLimitedLogger
 from txrdma.sim.network import SimulatedNetwork
-from txrdma.test.support.cm.librdmacm import ROUTE
+from txrdma.test.support.cm.librdmacm import ROUTE, useFakeKernel
+from txrdma.testing.reactors import ReactorClock
 
 HERE, THERE = "192.0.2.1", "192.0.2.2"
 ENDS = Ends((HERE, 7471), (THERE, 40000), GID.fromIP(HERE), GID.fromIP(THERE), 0xFFFF)
@@ -330,6 +332,34 @@ class ContainmentTests(ManagerTestCase):
             self.assertEqual(self.library.calls[-1], ("destroy_id", number))
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
         self.assertEqual((requested, manager.listeners), ([], 1))
+
+    def test_acknowledged(self) -> None:
+        """An event that cannot be copied is acknowledged, so that its ID can be destroyed."""
+        channel = EventChannel()
+        self.addCleanup(channel.close)
+        self.patch(library, "CMEvent", Mock(side_effect=ZeroDivisionError("a test's")))
+        event, acknowledged = library._Event(), Mock()
+        self.patch(self.library, "rdma_ack_cm_event", acknowledged)
+        self.patch(self.library, "rdma_get_cm_event", lambda _, found: setattr(found._obj, "contents", event))
+        self.assertRaises(ZeroDivisionError, channel.take)
+        acknowledged.assert_called_once()
+
+    def test_removedReader(self) -> None:
+        """After the reactor has removed the manager, such as for an exception, the device gets a new one."""
+        useFakeKernel(self.patch, lambda: clock)
+        clock = ReactorClock()
+        device = SimulatedNetwork(clock).device(HERE)
+        self.addCleanup(device.close)
+        first = adapterOf(clock, device)
+        release = first.hold()
+        seen: list[Event] = []
+        first.manager.connect(self.request(), IBPath(), lambda _, event: seen.append(event))
+        clock.removeReader(first.manager)  # type: ignore[arg-type]  # it implements IReadDescriptor
+        second = adapterOf(clock, device)
+        self.assertEqual((first is second, second.isAbandoned), (False, False))
+        release()
+        second.hold()()
+        self.assertEqual(clock.readers, [])
 
     def test_begin(self) -> None:
         """A listener or connection that cannot begin leaves no ID."""
