@@ -328,8 +328,9 @@ class ConnectionManager:
 
         def cancel(_: Deferred[SIDRREP]) -> None:
             del self._resolving[managed]
-            managed.resolution.cancel(self.seconds())
-            self._collect(managed)
+            with _log.failuresHandled("{manager}: cancelling a SIDR_REQ raised an exception", manager=self):
+                self._core.cancel(managed, self.seconds())
+            self._turn()
 
         answer = self._resolving[managed] = Deferred(cancel)
         self._turn()
@@ -342,18 +343,22 @@ class ConnectionManager:
         Peers are not notified: disconnect connections before. Pending requests fail, and so do later ones.
         """
         self._isClosed = True
-        self._ends.close()
-        self._clock.leave(self._reschedule)
-        self._timer.stop()
         self._transmit()  # there may be a last DREP
-        managers.leave(self)
         self._core = self._makeCore()
-        self._claims.close()
         connections, self._connections = self._connections, {}
-        for managed, connection in connections.items():
-            connection.loaded(DeviceUnavailable(_CLOSED))
-            connection.release()
-            managed.core.free()
+        with ExitStack() as steps:  # all of them, in this order, whichever raises an exception
+            steps.callback(self._failResolutions)
+            for managed, connection in reversed(connections.items()):
+                steps.callback(managed.core.free)
+                steps.callback(connection.release)
+                steps.callback(connection.loaded, DeviceUnavailable(_CLOSED))
+            steps.callback(self._claims.close)
+            steps.callback(managers.leave, self)
+            steps.callback(self._timer.stop)
+            steps.callback(self._clock.leave, self._reschedule)
+            steps.callback(self._ends.close)
+
+    def _failResolutions(self) -> None:
         while self._resolving:  # an errback may cancel another one
             self._resolving.popitem()[1].errback(DeviceUnavailable(_CLOSED))
 
@@ -383,10 +388,6 @@ class ConnectionManager:
         return None
 
     # Turns
-
-    def _collect(self, managed: Managed) -> None:
-        self._core.collect(managed, self.seconds())
-        self._turn()
 
     def _turn(self) -> None:
         """
@@ -438,8 +439,7 @@ class ConnectionManager:
                     return
                 handler = None if managed.listener is None else self._handlers.get(managed.listener)
                 if handler is None:  # it was closed, or is for SIDR_REQs
-                    managed.connection.disconnect(self.seconds())
-                    self._core.collect(managed, self.seconds())
+                    self._core.perform(managed, managed.connection.disconnect, self.seconds())
                     return
                 connection = self._connections[managed] = CMConnection(self.perform, managed, handler)
             connection.handleEvent(event)
@@ -477,8 +477,7 @@ class ConnectionManager:
                 text = "rejecting a SIDR_REQ: the handler of the service {serviceID} raised an exception"
                 _log.failure(text, serviceID=hex(event.request.serviceID))
                 response = SIDRREP(status=SIDRStatus.REJECTED)
-        managed.resolution.answer(response, self.seconds())
-        self._core.collect(managed, self.seconds())
+        self._core.answer(managed, response, self.seconds())
 
     def _transmit(self) -> None:
         for each in self._core.outgoing():

@@ -303,6 +303,18 @@ class Dispatcher:
             self.collect(managed, now)
         return managed
 
+    def answer(self, managed: Managed, response: SIDRREP, now: float) -> None:
+        """Answer a SIDR_REQ."""
+        with self._abandoning(managed):
+            managed.resolution.answer(response, now)
+            self.collect(managed, now)
+
+    def cancel(self, managed: Managed, now: float) -> None:
+        """Wait no longer for the answer to a SIDR_REQ."""
+        with self._abandoning(managed):
+            managed.resolution.cancel(now)
+            self.collect(managed, now)
+
     def perform(self, managed: Managed, request: Callable[[float], object], now: float) -> bool:
         """
         Make a request to a connection.

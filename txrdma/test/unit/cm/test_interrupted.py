@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import Mock
 
-from twisted.internet.defer import maybeDeferred
+from twisted.internet.defer import CancelledError, maybeDeferred
 
 from txrdma.cm import manager as managers
 from txrdma.cm.claims import ServiceClaims
@@ -26,9 +27,10 @@ from txrdma.cm.manager import ConnectionManager
 from txrdma.cm.rdmacm import manager as kernels
 from txrdma.cm.rdmacm import messages
 from txrdma.cm.rdmacm.manager import KernelManagedConnection, KernelManager
+from txrdma.error import DeviceUnavailable
 from txrdma.messages.protocol import MessageFactory
 from txrdma.test.support.cm.librdmacm import FakeChannel, useFakeKernel
-from txrdma.test.support.cm.messaging import MessagingCase, PORT
+from txrdma.test.support.cm.messaging import MessagingCase, PORT, SERVICE
 from txrdma.test.support.interruptions import Interruptions
 from txrdma.test.unit.cm.test_datagrams import DatagramRecorder
 
@@ -212,6 +214,30 @@ class InterruptionTests(InterruptionCase):
         self.assertTrue(manager._timer.isPending)
         self.network.join(*(each[0] for each in self.addresses))
         self.closed(client, server)
+
+    def resolving(self) -> tuple[ConnectionManager, Any]:
+        """Send a SIDR_REQ, with another connection open; return the manager and the Deferred."""
+        client, _ = self.connected()
+        manager = client.transport.adapter.localManager
+        return manager, manager.resolve(SERVICE, self.path())
+
+    def test_cancelledResolution(self) -> None:
+        """The manager forgets a resolution whose core raises when it is cancelled."""
+        manager, resolving = self.resolving()
+        self.patch(Resolution, "cancel", Mock(side_effect=ZeroDivisionError("a test's")))
+        resolving.cancel()
+        self.failureResultOf(resolving, CancelledError)
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+        self.assertEqual((manager._core._resolutions, manager._resolving), ({}, {}))
+        self.assertEqual(len(manager._connections), 1)
+
+    def test_close(self) -> None:
+        """A manager that closes ends its requests and connections, although a step raises."""
+        manager, resolving = self.resolving()
+        self.patch(ServiceClaims, "close", Mock(side_effect=ZeroDivisionError("a test's")))
+        self.assertRaises(ZeroDivisionError, manager.close)
+        self.failureResultOf(resolving, DeviceUnavailable)
+        self.assertEqual((len(manager._core), manager._connections), (0, {}))
 
     def test_resolutions(self) -> None:
         """A datagram service is found."""
