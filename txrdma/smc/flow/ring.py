@@ -170,6 +170,14 @@ class Ring:
         self._round = (self._round + 1) & 0xFFFF
         return offset, most - end, end
 
+    def position(self) -> tuple[int, int, int]:
+        """Return the local producer cursor, for L{rewind}."""
+        return self.produced, self.at, self._round
+
+    def rewind(self, position: tuple[int, int, int]) -> None:
+        """Set the local producer cursor back: the bytes that L{take} has announced are not written."""
+        self.produced, self.at, self._round = position
+
     def message(self, state: int = 0) -> bytes:
         """Encode the next CDC message with these state flags, to be sent after the bytes it announces."""
         self.sequence = sequence = (self.sequence + 1) & 0xFFFF
