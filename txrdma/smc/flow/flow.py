@@ -205,7 +205,10 @@ class Flow:
         early, self.early = self.early, None
         self._isBegun = True
         for message in early or ():
-            self.received(message)
+            try:
+                self.received(message)
+            except Exception:
+                self.owner.abortOnError()
 
     def drop(self) -> None:
         """Discard bytes that are not posted, and accept no more."""

@@ -335,7 +335,10 @@ class Link:
                 message = messages[0]
                 flow = self._flows.get(message[2])
                 if flow is not None:
-                    receive(flow, message)
+                    try:
+                        receive(flow, message)
+                    except Exception:
+                        flow.owner.abortOnError()
             else:
                 self._dispatchSeveral(messages)
             self.hasReceived = True
@@ -357,7 +360,10 @@ class Link:
                 due = clock() + FLUSH_SECONDS
             flow = flows.get(message[2])
             if flow is not None:
-                receive(flow, message)
+                try:
+                    receive(flow, message)
+                except Exception:
+                    flow.owner.abortOnError()
 
     def _settle(self) -> None:
         """Flush dirty flows, and repost receives."""
@@ -391,7 +397,10 @@ class Link:
             # A message for an unknown token is dropped: its connection has just ended here.
             flow = flows.get(message[2])
             if flow is not None and message[0] == _START:
-                receive(flow, message)
+                try:
+                    receive(flow, message)
+                except Exception:
+                    flow.owner.abortOnError()
             if isFlushing and queue.dirty and clock() >= due:
                 self._settle()
                 due = clock() + FLUSH_SECONDS
