@@ -270,6 +270,16 @@ class LinkGroup:
         self.isPeerLost = False
         return token
 
+    @contextmanager
+    def returning(self, element: Element) -> Iterator[None]:
+        """Release a reserved ring if an exception prevents that its connection is added."""
+        try:
+            yield
+        except BaseException:
+            self.pool.give(element, quiet=True)
+            self.trim()
+            raise
+
     def streams(self) -> list[LinkedStream]:
         """Return the connections of the group, including those that have ended for the application only."""
         return [cast("LinkedStream", stream) for stream in self.core.connections.values()]
@@ -464,7 +474,10 @@ class LinkGroup:
             link.lastReceipt(now)
         self.core.expired(now)
         for stream in [stream for stream, until in self._lingering.items() if until <= now]:
-            stream.expired()
+            try:
+                stream.expired()
+            except Exception:
+                stream.abortOnError()
         self._turnCore()
 
     # Suspension: see txrdma.smc.common.reactoruse

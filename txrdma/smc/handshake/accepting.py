@@ -126,8 +126,9 @@ class ServerNegotiation(Negotiation):
         if isinstance(choice, Diagnosis):
             raise Refused("no device, version or ID of the client's Proposal is acceptable", choice)
         group, isNew, element = await self._reserve(groups, proposal, choice)
-        link = group.pick()
-        self._stream = stream = Stream(link, element, self._peer.addresses, self.role)
+        with group.returning(element):
+            link = group.pick()
+            self._stream = stream = Stream(link, element, self._peer.addresses, self.role)
         message = link.accept(element, stream.token, isNew, hostName())
         self._core.accept(message, self._clock.seconds())
 
@@ -164,4 +165,4 @@ class ServerNegotiation(Negotiation):
             raise Refused("the Confirm names another link", Diagnosis.NOSRVLINK)
         await stream.link.prepare(confirm)
         stream.attach(confirm)
-        self._core.established()
+        self._establish()

@@ -121,8 +121,12 @@ class Negotiation(Protocol):
         self._use: Use | None = use or reactorUse(reactor).hold()
 
     def makeConnection(self, transport: Any) -> None:
-        self._peer = self._identify(transport)
-        super().makeConnection(transport)  # type: ignore[no-untyped-call]  # Twisted has no annotations here
+        self.transport = transport
+        try:
+            self._peer = self._identify(transport)
+            super().makeConnection(transport)  # type: ignore[no-untyped-call]  # Twisted has no annotations here
+        except Exception as error:
+            self._raised(error)
 
     def _identify(self, transport: Connection) -> PeerIdentity:
         return PeerIdentity(transport, self.role is Role.SERVER)
@@ -137,7 +141,10 @@ class Negotiation(Protocol):
         """
         if self._over:
             return
-        self._core.received(data, self._clock.seconds())
+        try:
+            self._core.received(data, self._clock.seconds())
+        except Exception as error:
+            self._raised(error)
         self._turn()
 
     def readConnectionLost(self) -> None:
@@ -183,8 +190,12 @@ class Negotiation(Protocol):
         try:
             self._advance()
         except Exception as error:
-            _log.failure("A connection is reset, because its handshake raised an exception")
-            self._fail(error)
+            self._raised(error)
+
+    def _raised(self, error: Exception) -> None:
+        """Log the current exception, and reset the connection."""
+        _log.failure("A connection is reset, because its handshake raised an exception")
+        self._fail(error)
 
     def _advance(self) -> None:
         core = self._core
@@ -298,6 +309,13 @@ class Negotiation(Protocol):
             else:
                 _log.failure("A connection can't use SMC-R because of an error", failure)
         self._decline(diagnosis)
+
+    def _establish(self) -> None:
+        """Use SMC-R from now on: an exception is too late for TCP."""
+        try:
+            self._core.established()
+        except Exception as error:
+            self._raised(error)
 
     def _decline(self, diagnosis: Diagnosis) -> None:
         self._abandon()

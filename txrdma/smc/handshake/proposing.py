@@ -164,13 +164,9 @@ class ClientNegotiation(Negotiation):
             if accept.firstContact:
                 group.discard()
             raise
-        try:
+        with group.returning(element):
             link = group.leadingTo(accept)
-        except Refused:
-            group.pool.give(element, quiet=True)
-            group.trim()
-            raise
-        self._stream = stream = Stream(link, element, self._peer.addresses, self.role)
+            self._stream = stream = Stream(link, element, self._peer.addresses, self.role)
         if accept.firstContact:
             group.connect(accept)
         message = link.confirm(element, stream.token, accept, agreement, hostName())
@@ -190,7 +186,7 @@ class ClientNegotiation(Negotiation):
             await self._group.confirmed()
         await stream.link.prepare(accept)
         stream.attach(accept)
-        self._core.established()
+        self._establish()
 
     # The user's Deferred
 
