@@ -356,6 +356,19 @@ class Lifecycle:
 
             raise NoTransition(before, name)
 
+    def restarted(self, flags: int, peerFlags: int) -> Lifecycle:
+        """
+        Return a lifecycle of the same connection, which is open: an exception has interrupted this one.
+
+        @param flags: state flags sent so far; C{peerFlags}: those received.
+        """
+        made = Lifecycle()
+        made.established()
+        made.received(peerFlags, 1)
+        made.flags |= flags
+        made.isPresumed = self.isPresumed
+        return made
+
     # Inputs
 
     def established(self) -> None:

@@ -61,7 +61,7 @@ class CloseNotifier:
         if self._descriptor < 0:
             try:
                 self._descriptor = os.eventfd(1, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-            except (AttributeError, OSError):
+            except Exception:
                 return False  # the process has no descriptor left, or no eventfd
         return True
 

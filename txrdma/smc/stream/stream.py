@@ -155,6 +155,9 @@ class Stream:
         self._closing.established()
         transport.begun()
         flow.begin()
+        if self.disconnected:  # an exception has ended it during the handshake
+            self._closeTCP(inOrder=False)
+            self.link.groups.closeNotifier.add(self._notify)
         if self.wasLost:
             monitor.linkLost(mayHaveExited=True)
             if self.hasReceivedEnd:
@@ -213,7 +216,9 @@ class Stream:
         else:
             self._isBroken = True
             self._failure = Failure()
-            self._giveUp(self._aborted)
+            self.flow.drop()
+            self.flow.discardsInput = True
+            self.link.scheduler.callSoon(self, self._aborted)
 
     def _giveUp(self, end: Callable[[], None]) -> None:
         """Discard the backlog, and end the connection before the next flush."""
@@ -379,6 +384,8 @@ class Stream:
         if monitor is None or self.hasReceivedEnd or isUnconfirmed:
             self._closing.groupDied(flow.unread)
             self._conclude()
+        if flow.isEnding and not flow.isDirty:
+            flow.touch()  # an exception has interrupted the flush that closes the write side
 
     def cannotMove(self) -> None:
         """End the connection, because only its peer continues on another link and may write to the buffer."""
@@ -435,6 +442,8 @@ class Stream:
         self._handleClosingEvents()
 
     def _aborted(self) -> None:
+        if self._isBroken:
+            self._closing = self._closing.restarted(self.flow.flags, self.flow.peerState)
         if not self._closing.isOver:
             self._closing.abort()
             self._handleClosingEvents()
@@ -556,7 +565,8 @@ class Stream:
         flow.drop()
         self.disconnected = flow.discardsInput = True  # drop what is still received
         try:
-            self.link.group.linger(self, LOST_TIMEOUT if self._closing.isPresumed else LINGER_TIMEOUT)
+            if self._element is not None:  # else it is released already: an exception has interrupted its end
+                self.link.group.linger(self, LOST_TIMEOUT if self._closing.isPresumed else LINGER_TIMEOUT)
             self._mayCloseTCP(how)
         finally:
             if self._transport is not None:
@@ -618,9 +628,10 @@ class Stream:
 
     def _closeTCP(self, inOrder: bool) -> None:
         """Close the TCP connection after the next flush."""
-        monitor, self._monitor = self._monitor, None
+        monitor = self._monitor
         if monitor is not None:
             self.link.scheduler.callAtEnd(partial(monitor.finish, inOrder))
+            self._monitor = None
 
     # Status
 

@@ -45,6 +45,7 @@ class SMCTransport(StreamTransport[Stream]):
 
     def __init__(self, stream: Stream, protocol: IProtocol, tcp: Connection) -> None:
         self._factory: IProtocolFactory | None = None
+        self._since = stream.link.scheduler.clock()
         if isinstance(tcp, Server):
             self.sessionno = tcp.sessionno
         super().__init__(stream, stream.flow, protocol, prefixFor(tcp, protocol))
@@ -93,15 +94,19 @@ class SMCTransport(StreamTransport[Stream]):
 
     def begun(self) -> None:
         """Connect the protocol, which may write from now on."""
-        self._since = self.stream.link.scheduler.clock()
         status.register(self)
         super().begun()
 
     def ended(self, reason: Failure | None) -> None:
         """Disconnect the protocol for this reason; None: without a notification."""
-        status.forget(self)
-        if reason is not None:
-            status.logEnd(self, reason, lambda: self.stream.link.scheduler.clock() - self._since)
+        try:
+            status.forget(self)
+            if reason is not None:
+                status.logEnd(self, reason, lambda: self.stream.link.scheduler.clock() - self._since)
+        except Exception:
+            _log.failure(
+                "The end of an SMC-R connection could not be recorded ({transport!r})", transport=self
+            )
         super().ended(reason)
         factory, self._factory = self._factory, None
         if factory is not None and reason is not None:

@@ -33,7 +33,7 @@ class Interruptions:
     Counts the calls of functions, and lets one call of one function raise C{ZeroDivisionError}.
 
     @ivar counts: number of calls of each function since L{begin}.
-    @ivar hasRaised: whether the selected call has raised.
+    @ivar hasRaised: whether the selected call has raised; C{owner}: the class or module of its function.
     """
 
     def __init__(
@@ -62,6 +62,7 @@ class Interruptions:
         self.counts: Counter[Function] = Counter()
         self.hasRaised = False
         self._function, self._number = function, number
+        self.owner = None if function is None else function[0]
 
     def _replacement(self, owner: Any, name: str) -> Callable[..., Any]:
         usual, function = getattr(owner, name), (owner, name)

@@ -515,7 +515,7 @@ class HandshakeTests(RaceTestCase):
         """Both ends of a connection end although its link group cannot wait for the peer."""
         bystander, peer = self.pair()
         here, there = self.pair()
-        with patch.object(LinkGroup, "linger", side_effect=[Broken("linger"), None]):
+        with patch.object(LinkGroup, "linger", side_effect=[Broken("linger"), None, None]):
             here.transport.loseConnection()
             there.transport.loseConnection()
             self.until(lambda: here.reason and there.reason)
