@@ -1,12 +1,12 @@
 # Each target makes the environment that it needs (.venv), and is quick when that is there.
-#   make test       unit and integration tests, and a random sample of the system tests: minutes
+#   make test       unit and integration tests, but of slow ones and of system tests only a random twentieth: minutes
 #   make test-all   all tests that need no virtual machine and no container
 #   make check      ruff, typos, mypy --strict, documentation without warnings
 #   make soak       tests and simulations that are long by nature: make soak MINUTES=30
 #   make demo       a folder of files over smc: and over tcp:, side by side
 #   make bench      the benchmarks; results go to docs/benchmarks.md
 #   make test-lowest     unit tests with the lowest supported versions, and no program on PATH but a shell;
-#                   QUICK=1, here and elsewhere, leaves out classes of tests that state why they are slow
+#                   SAMPLE=0, here and elsewhere, leaves out classes of tests that state why they are slow
 #   make test-trunk      unit tests with Twisted's trunk, where it can be installed
 #   make test-root       the tests that only root can run, and a transfer of 256 MiB while networks are cut
 #   make test-torch     torch.distributed over btl, compared with gloo, in .venv-torch
@@ -36,8 +36,6 @@ unexport PYTHONDONTWRITEBYTECODE
 # Tests that wait for processes leave processors idle, so there is one worker more than processors.
 JOBS ?= $(shell expr $$(nproc 2>/dev/null || echo 2) + 1)
 SLOWEST ?= 0
-QUICK ?=
-SAMPLE ?= 5
 SEED ?=
 SEEDS ?= 1000
 FIRST ?=
@@ -89,7 +87,7 @@ COMPILED_TESTS ?= txrdma.test.unit.btl txrdma.test.unit.cm txrdma.test.unit.smc 
 	txrdma.test.unit.verbs txrdma.test.integration.soft txrdma.test.integration.verbs.test_contract
 BIN := $(VENV)/bin
 PIP = -m pip --disable-pip-version-check install
-RUNTESTS = tools/runtests.py --jobs $(JOBS) --slowest $(SLOWEST) $(if $(QUICK),--quick)
+RUNTESTS = tools/runtests.py --jobs $(JOBS) --slowest $(SLOWEST) $(SAMPLE:%=--sample %) $(SEED:%=--seed %)
 
 .PHONY: demo test test-all test-root test-lowest test-trunk test-torch test-compiled test-wheel test-compat coverage reproducible wheels test-kernel test-kernel-ci test-container soak mutants \
 	vendor conversations check lint format types docs bench bench-compiled simulate hostile fuzz clean
@@ -100,10 +98,11 @@ demo: $(VENV)/.has-demo
 	@$(if $(DOCS),tools/install $(VENV) pyte && PATH=$(CURDIR)/$(BIN):$$PATH $(BIN)/python tools/record.py docs/pictures/demo.svg) \
 		$(if $(DOCS),python,$(BIN)/python) -m txrdma.demo $(DEMO)
 
-# PACKAGE=smc for all tests of a package, TESTS=txrdma.test.unit.smc for a part, SAMPLE=50 for more system tests,
+# PACKAGE=smc for all tests of a package, TESTS=txrdma.test.unit.smc for a part, SAMPLE=50 for half of the slow tests,
 # SLOWEST=30 to see what takes long.
+test: SAMPLE ?= $(if $(IS_WHOLE),5)
 test: $(VENV)/.has-test
-	@$(BIN)/python $(RUNTESTS) $(TESTS) $(if $(IS_WHOLE),--sample txrdma.test.system=$(SAMPLE) $(SEED:%=--seed %))
+	@$(BIN)/python $(RUNTESTS) $(ALL_TESTS)
 
 test-all: $(VENV)/.has-browser
 	@tools/have-ibsim

@@ -4,7 +4,8 @@ Measure how many mutants of the protocol cores the tests kill.
 
 A mutant is one of the modules in L{GROUPS} with one small change, such as C{<} in place of C{<=}. C{draw}
 chooses mutants at random by cosmic-ray and stores them in C{tools/mutants.json}. C{run} finds for each a test
-that kills it, and stores this test as its C{full} or C{fast} result. Mutants are stored as text. A mutant
+that kills it, and stores this test as its C{full} or C{fast} result; tests whose classes state why they are slow
+are not fast. Mutants are stored as text. A mutant
 whose line has changed since is not applicable, and survives; C{redraw} replaces it.
 
 The checkout is not changed: an import hook, which a C{sitecustomize} module on C{PYTHONPATH} installs, loads
@@ -580,11 +581,17 @@ def shortName(name: str) -> str:
 # Reports
 
 
-def knownTests(names: list[str]) -> dict[str, Test]:
-    """Return the tests in some packages, modules or classes, by the results of the last run."""
+def knownTests(names: list[str], isFast: bool) -> dict[str, Test]:
+    """
+    Return the tests in some packages, modules or classes, by the results of the last run.
+
+    @param isFast: whether to leave out those of which C{make test} runs only a sample.
+    """
     tests = {}
     for line in TESTED.read_text().splitlines():
         result = json.loads(line)
+        if isFast and result["reason"]:
+            continue
         if any(result["test"].startswith(each + ".") for each in names):
             tests[result["test"]] = Test(result["test"], result["module"], result["seconds"])
     return tests
@@ -647,12 +654,14 @@ def main() -> int:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
         chosen = [mutant for mutant in mutants if options.only in f"{mutant.group} {mutant.path}"]
-        measurement = Measurement(chosen, knownTests(options.names), options.result, options.jobs)
+        tests = knownTests(options.names, isFast=options.result == "fast")
+        measurement = Measurement(chosen, tests, options.result, options.jobs)
         measurement.alone()
         save(mutants, SEED)
         for isSlow in (False, True):
-            tests = [test for test in measurement.tests.values() if (test.seconds > SLOW_SECONDS) is isSlow]
-            measurement.together(tests)
+            measurement.together(
+                [test for test in measurement.tests.values() if (test.seconds > SLOW_SECONDS) is isSlow]
+            )
             save(mutants, SEED)
     return report(mutants)
 

@@ -25,7 +25,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, TextIO
 
@@ -41,19 +41,24 @@ FORBIDDEN: Final = {
     "integration": frozenset({"process"}),
 }
 """What tests of a group must not use; see L{testworker.Usage}."""
+SYSTEM: Final = "txrdma.test.system."
 SEPARATE: Final = ("txrdma.test.system.kernel", "txrdma.test.system.container")
 """Packages with separate targets, which run only when they are named."""
 
 
 @dataclass
 class Job:
-    """One module (or a name inside it) to run in one worker; C{only} selects tests by their full names."""
+    """
+    One module (or a name inside it) to run in one worker.
+
+    @ivar percent: of the classes that state why they are slow, how many to run.
+    """
 
     name: str
     module: str
     count: int
     seconds: float
-    only: list[str] | None = None
+    percent: float = 100.0
 
 
 @dataclass
@@ -293,7 +298,7 @@ class Run:
         if self._jobs and not (self._options.exitFirst and self._progress.counts["failed"]):
             worker.job = self._jobs.pop()
             with contextlib.suppress(BrokenPipeError):
-                order = {"name": worker.job.name, "only": worker.job.only, "isQuick": self._options.isQuick}
+                order = {"name": worker.job.name, "percent": worker.job.percent, "seed": self._options.seed}
                 worker.process.stdin.write(json.dumps(order) + "\n")
                 worker.process.stdin.flush()
         else:
@@ -333,13 +338,14 @@ class Run:
         self._log.flush()
 
 
-def sampled(jobs: list[Job], fraction: float, seed: int) -> list[Job]:
-    """Return a random part of the jobs, of about this fraction of their time."""
-    order = random.Random(seed).sample(jobs, len(jobs))
-    budget = fraction * sum(job.seconds for job in jobs)
-    chosen: list[Job] = []
-    for job in order:
-        if sum(each.seconds for each in chosen) + job.seconds <= budget or not chosen:
+def sampled(jobs: list[Job], percent: float, seed: int) -> list[Job]:
+    """Return a random part of the system tests, of about this percentage of their time, and parts of the others."""
+    system = [job for job in jobs if job.module.startswith(SYSTEM)]
+    chosen = [replace(job, percent=percent) for job in jobs if job not in system]
+    budget = percent / 100 * sum(job.seconds for job in system)
+    for job in random.Random(seed).sample(system, len(system)):
+        if job.seconds <= budget:
+            budget -= job.seconds
             chosen.append(job)
     return chosen
 
@@ -399,9 +405,13 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("names", nargs="+", help="packages, modules or tests")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 2, help="worker processes")
     parser.add_argument(
-        "--sample", metavar="PACKAGE=PERCENT", help="add a random part of a package's modules"
+        "--sample",
+        type=float,
+        default=100.0,
+        metavar="PERCENT",
+        help="run a random part of the system tests, and of the classes that state why they are slow",
     )
-    parser.add_argument("--seed", type=int, help="the seed of the random part")
+    parser.add_argument("--seed", type=int, default=random.randrange(1 << 32), help="seed of the random part")
     parser.add_argument("--label", default="", help="a word that stands before the counts")
     parser.add_argument("--slowest", type=int, default=0, metavar="N", help="print the N slowest tests")
     parser.add_argument(
@@ -409,9 +419,6 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
     )
     parser.add_argument(
         "--exit-first", dest="exitFirst", action="store_true", help="stop at the first failure"
-    )
-    parser.add_argument(
-        "--quick", dest="isQuick", action="store_true", help="leave out classes that state why they are slow"
     )
     parser.add_argument("--root", type=Path, default=CHECKOUT, help="where the names begin")
     parser.add_argument(
@@ -430,12 +437,10 @@ def main(arguments: list[str]) -> int:
     root = options.root
     durations = Durations(root, options.folder / "durations.json")
     jobs = [durations.job(*module) for each in options.names for module in modulesOf(root, each)]
-    if options.sample:
-        name, _, percent = options.sample.partition("=")
-        seed = options.seed or random.randrange(1 << 32)
-        part = sampled([durations.job(*names) for names in modulesOf(root, name)], float(percent) / 100, seed)
-        print(f"{label}with {len(part)} modules of {name}, chosen by --seed {seed}", flush=True)
-        jobs += part
+    isWhole = options.sample >= 100
+    if not isWhole:
+        jobs = sampled(jobs, options.sample, options.seed)
+        print(f"{label}{options.sample:g} % of what is slow, chosen by --seed {options.seed}", flush=True)
     progress = Progress(label, sum(job.count for job in jobs), sys.stdout)
     interrupted = False
     with open(options.folder / "log", "w", encoding="utf-8") as log:
@@ -446,7 +451,8 @@ def main(arguments: list[str]) -> int:
             except KeyboardInterrupt:
                 interrupted = True
                 progress.print_("Interrupted.")
-    durations.record(run.ended)
+    if isWhole:
+        durations.record(run.ended)
     with open(options.folder / "results.jsonl", "w", encoding="utf-8") as file:
         for module, each in run.ended:
             file.write(json.dumps({"module": module, **vars(each)}) + "\n")

@@ -15,6 +15,7 @@ import faulthandler
 import gc
 import json
 import os
+import random
 import resource
 import sys
 import threading
@@ -164,6 +165,12 @@ def processorSeconds() -> float:
     return sum(sum(resource.getrusage(each)[:2]) for each in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
 
 
+def isChosen(case: TestCase, percent: float, seed: int) -> bool:
+    """Return whether a test is part of the sample: classes that state why they are slow are drawn by their names."""
+    name = f"{type(case).__module__}.{type(case).__qualname__}"
+    return not hasattr(case, "slowBecause") or 100 * random.Random(f"{seed} {name}").random() < percent
+
+
 def _nothing() -> None:
     pass
 
@@ -190,15 +197,14 @@ class Worker:
         self._reports.write(json.dumps(fields) + "\n")
         self._reports.flush()
 
-    def run(self, name: str, only: list[str] | None, isQuick: bool = False) -> None:
+    def run(self, name: str, only: list[str] | None = None, percent: float = 100.0, seed: int = 0) -> None:
         """
         Run the tests of a module or a name inside it; with a list, only these.
 
-        @param isQuick: whether to leave out classes that state why they are slow.
+        @param percent: of the classes that state why they are slow, run about so many.
         """
-        cases = list(flattened(self._loader.loadByName(name)))
-        if isQuick:
-            cases = [case for case in cases if not hasattr(case, "slowBecause")]
+        loaded = flattened(self._loader.loadByName(name))
+        cases = [case for case in loaded if isChosen(case, percent, seed)]
         if HAS_FREEZE and len(sys.modules) >= self._frozenModules + 100:
             gc.collect()
             gc.freeze()  # collections in many tests then need not examine all modules

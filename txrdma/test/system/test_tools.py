@@ -124,12 +124,19 @@ class RunTests(SynchronousTestCase):
         assert found is not None, output
         self.assertGreaterEqual(float(found[1]), 0.1)
 
-    def test_quick(self) -> None:
-        """A quick run leaves out the classes that say why they are slow."""
-        slow = "class Slow(T):\n  slowBecause = 'It sleeps.'\n  test_b = T.test_a"
+    def test_sample(self) -> None:
+        """
+        Of the classes that state why they are slow, a sample has about the requested percentage, at random; a
+        seed repeats it.
+        """
+        slow = "for n in range(100): exec(f'class Slow{n}(T): slowBecause = \"It sleeps.\"')"
         source = f"{HEAD}def test_a(self): pass\n{slow}"
-        self.assertEqual(self.last(source), (0, "3 passed, 0 failed, 0 skipped"))
-        self.assertEqual(self.last(source, "--quick"), (0, "1 passed, 0 failed, 0 skipped"))
+        self.assertEqual(self.last(source), (0, "101 passed, 0 failed, 0 skipped"))
+        self.assertEqual(self.last(source, "--sample", "0"), (0, "1 passed, 0 failed, 0 skipped"))
+        self.assertEqual(self.last(source, "--sample", "30", "--seed", "7"), (0, "30 passed, 0 failed, 0 skipped"))
+        _, output = self.run_(source, "--sample", "30")
+        (seed,) = re.findall(r"^30 % of .* by (--seed) (\d+)$", output, re.MULTILINE)
+        self.assertEqual(self.last(source, "--sample", "30", *seed)[1], output.splitlines()[-1])
 
     def test_slow(self) -> None:
         """Classes with slow tests that give no reason are printed, and tests that only the soak may have."""
@@ -204,13 +211,24 @@ class GroupTests(SynchronousTestCase):
         recorded = json.loads((CHECKOUT / "tools" / "durations.json").read_text())
         self.assertEqual(set(recorded) - set(kept), set())
 
-    def test_sample(self) -> None:
-        """A sample is random modules of about the requested share of the time, the same for the same seed."""
-        jobs = [self.runtests.Job(f"m{number}", f"m{number}", 1, 1.0) for number in range(100)]
-        part = self.runtests.sampled(jobs, 0.1, 1)
+    def test_sampledSystemTests(self) -> None:
+        """
+        A sample has random modules of system tests, of about the requested share of their time, the same for the
+        same seed.
+        """
+        names = [f"txrdma.test.system.test_{number}" for number in range(100)]
+        jobs = [self.runtests.Job(name, name, 1, 1.0) for name in names]
+        part = self.runtests.sampled(jobs, 10, 1)
         self.assertEqual(len(part), 10)
-        self.assertEqual(part, self.runtests.sampled(jobs, 0.1, 1))
-        self.assertNotEqual(part, self.runtests.sampled(jobs, 0.1, 2))
+        self.assertEqual({job.percent for job in part}, {100})
+        self.assertEqual(part, self.runtests.sampled(jobs, 10, 1))
+        self.assertNotEqual(part, self.runtests.sampled(jobs, 10, 2))
+        self.assertEqual(self.runtests.sampled(jobs, 0, 1), [])
+
+    def test_sampledUnitTests(self) -> None:
+        """A sample has all modules of other tests; of their slow classes, workers choose the requested share."""
+        job = self.runtests.Job("txrdma.test.unit.test_a", "txrdma.test.unit.test_a", 1, 1.0)
+        self.assertEqual([each.percent for each in self.runtests.sampled([job], 10, 1)], [10])
 
 
 class SummaryTests(SynchronousTestCase):
