@@ -4,9 +4,9 @@ Measure how many mutants of the protocol cores the tests kill.
 
 A mutant is one of the modules in L{GROUPS} with one small change, such as C{<} in place of C{<=}. C{draw}
 chooses mutants at random by cosmic-ray and stores them in C{tools/mutants.json}. C{run} finds for each a test
-that kills it, and stores this test as its C{full} or C{fast} result; tests whose classes state why they are slow
-are not fast. Mutants are stored as text. A mutant
-whose line has changed since is not applicable, and survives; C{redraw} replaces it.
+that kills it, and stores this test as its C{full} or C{fast} result; tests that state why they are slow are
+not fast. Mutants are stored as text. A mutant whose line has changed since is not applicable, and survives;
+C{redraw} replaces it.
 
 The checkout is not changed: an import hook, which a C{sitecustomize} module on C{PYTHONPATH} installs, loads
 the changed source in each Python process that a test starts. The known tests and their durations are those

@@ -34,7 +34,7 @@ _DURATIONS: Final = CHECKOUT / "tools" / "durations.json"
 _WORKER: Final = Path(__file__).resolve().with_name("testworker.py")
 _DESCRIPTORS: Final = 4096
 _QUIET_SECONDS: Final = 30.0  # between progress lines without a terminal
-SLOW_SECONDS: Final = 2.0  # the class of a slower test must have a reason
+SLOW_SECONDS: Final = 2.0  # a slower test must have a reason
 MOST_SECONDS: Final = 10.0  # only tests of the soak may take longer
 FORBIDDEN: Final = {
     "unit": frozenset({"process", "network", "reactor"}),
@@ -51,7 +51,7 @@ class Job:
     """
     One module (or a name inside it) to run in one worker.
 
-    @ivar percent: of the classes that state why they are slow, how many to run.
+    @ivar percent: of the tests that state why they are slow, how many to run.
     """
 
     name: str
@@ -339,7 +339,7 @@ class Run:
 
 
 def sampled(jobs: list[Job], percent: float, seed: int) -> list[Job]:
-    """Return a random part of the system tests, of about this percentage of their time, and parts of the others."""
+    """Return a random part of the system tests, by their time, and the others with a part of slow tests."""
     system = [job for job in jobs if job.module.startswith(SYSTEM)]
     chosen = [replace(job, percent=percent) for job in jobs if job not in system]
     budget = percent / 100 * sum(job.seconds for job in system)
@@ -367,18 +367,16 @@ def printSlowest(ended: list[Ended], number: int) -> None:
 
 def printTooSlow(ended: list[Ended]) -> None:
     """
-    Print the classes with tests over two seconds that give no reason (attribute C{slowBecause}), and tests
+    Print the tests over two seconds that give no reason (C{slowBecause} of the test or its class), and tests
     over ten seconds that are not part of the soak.
 
     Time in which a test waited for a processor does not count.
     """
     used = {each.test: each.seconds - each.waitedSeconds for each in ended}
-    slow = {
-        each.test.rpartition(".")[0] for each in ended if used[each.test] > SLOW_SECONDS and not each.reason
-    }
+    slow = {each.test for each in ended if used[each.test] > SLOW_SECONDS and not each.reason}
     tooSlow = {test for test, seconds in used.items() if seconds > MOST_SECONDS and ".soak." not in test}
     for names, text in (
-        (slow, f"{SLOW_SECONDS:.0f} s, without slowBecause in the class"),
+        (slow, f"{SLOW_SECONDS:.0f} s, without slowBecause"),
         (tooSlow, f"{MOST_SECONDS:.0f} s"),
     ):
         if names:
@@ -409,7 +407,7 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
         type=float,
         default=100.0,
         metavar="PERCENT",
-        help="run a random part of the system tests, and of the classes that state why they are slow",
+        help="run a random part of the system tests, and of the others that state why they are slow",
     )
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 32), help="seed of the random part")
     parser.add_argument("--label", default="", help="a word that stands before the counts")

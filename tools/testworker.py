@@ -165,10 +165,15 @@ def processorSeconds() -> float:
     return sum(sum(resource.getrusage(each)[:2]) for each in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
 
 
+def reasonOf(case: Any) -> str | None:
+    """Return why a test is slow: the attribute C{slowBecause} of its method or its class."""
+    method = getattr(case, getattr(case, "_testMethodName", "__init__"))
+    return getattr(method, "slowBecause", None) or getattr(case, "slowBecause", None)
+
+
 def isChosen(case: TestCase, percent: float, seed: int) -> bool:
-    """Return whether a test is part of the sample: classes that state why they are slow are drawn by their names."""
-    name = f"{type(case).__module__}.{type(case).__qualname__}"
-    return not hasattr(case, "slowBecause") or 100 * random.Random(f"{seed} {name}").random() < percent
+    """Return whether a sample of slow tests includes this test; it includes all others."""
+    return not reasonOf(case) or 100 * random.Random(f"{seed} {case.id()}").random() < percent
 
 
 def _nothing() -> None:
@@ -201,7 +206,7 @@ class Worker:
         """
         Run the tests of a module or a name inside it; with a list, only these.
 
-        @param percent: of the classes that state why they are slow, run about so many.
+        @param percent: of the tests that state why they are slow, run about so many.
         """
         loaded = flattened(self._loader.loadByName(name))
         cases = [case for case in loaded if isChosen(case, percent, seed)]
@@ -241,7 +246,7 @@ class Worker:
             waitedSeconds=round(waitedSeconds, 4),
             cpuSeconds=round(cpuSeconds, 4),
             uses=sorted(self._usage.uses),
-            reason=getattr(case, "slowBecause", None),
+            reason=reasonOf(case),
         )
 
     def _outcomeOf(self, case: Any) -> tuple[str, str]:

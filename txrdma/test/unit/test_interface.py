@@ -22,8 +22,6 @@ IMPORT = re.compile(r"^ *from (txrdma[\w.]*) import ([\w, ]+|\([\w,\s]+\))", re.
 class InterfaceTests(SynchronousTestCase):
     """The lines that C{tools/interface.py} collects from the code."""
 
-    slowBecause = "imports every command and every public module"
-
     def setUp(self) -> None:
         """Import the tool of the checkout."""
         if not (CHECKOUT / "tools" / "interface.py").exists():

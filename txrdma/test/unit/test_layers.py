@@ -14,6 +14,7 @@ from typing import NamedTuple
 from twisted.trial.unittest import SynchronousTestCase
 
 import txrdma
+from txrdma.test.support import slow
 
 PACKAGE = Path(txrdma.__file__).parent
 CHECKOUT = PACKAGE.parent
@@ -272,8 +273,6 @@ def modules() -> Iterator[tuple[str, Path]]:
 class LayerTests(SynchronousTestCase):
     """Import rules of the package."""
 
-    slowBecause = "Python parses every module of the package"
-
     def test_imports(self) -> None:
         """No module imports from a higher layer, or from a package that it must not use."""
         wrong = [
@@ -283,6 +282,7 @@ class LayerTests(SynchronousTestCase):
         ]
         self.assertEqual(wrong, [])
 
+    @slow("Python parses every module of the package")
     def test_cycles(self) -> None:
         """Modules do not import each other in cycles; imports for types count."""
         self.assertEqual(cycles(graph()), [])

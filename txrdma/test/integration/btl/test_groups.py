@@ -23,6 +23,7 @@ from txrdma.btl.groups.sharing import Offered
 from txrdma.btl.groups.terms import GroupTerms, makeKeys
 from txrdma.error import Refused
 from txrdma.kit.proofs import ProvedClientEndpoint
+from txrdma.test.support import slow
 from txrdma.unix.mapping import sealedMemory
 
 SIZE = 3
@@ -30,8 +31,6 @@ SIZE = 3
 
 class JoinTests(TestCase):
     """Members that join, and members and strangers that cannot."""
-
-    slowBecause = "each member opens a device"
 
     async def rendezvous(self, size: int = SIZE) -> Rendezvous:
         found = Rendezvous(reactor, size)
@@ -122,6 +121,7 @@ class JoinTests(TestCase):
             (str(error), error.rank), ("rank 1 has failed: its attempt to join was cancelled", 1)
         )
 
+    @slow("each member opens a device")
     async def test_stopped(self) -> None:
         """If a member stops after it has connected, the others fail and do not wait."""
         rendezvous = await self.rendezvous(2)

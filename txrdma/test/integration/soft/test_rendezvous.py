@@ -43,6 +43,7 @@ from txrdma.soft.shared._rendezvous import (
     rendezvousName,
     VERSION,
 )
+from txrdma.test.support import slow
 from txrdma.test.support.soft.neighbours import Added, RealCase
 from txrdma.test.support.soft.pairs import End, INIT, RTR
 from txrdma.test.support.soft.strangers import connectedTo, doorbell, hello, isClosed, sendTo
@@ -413,6 +414,7 @@ class StrangerTests(StrangerCase):
         sock.close()
         self.runUntil(self.added.isNothing)
 
+    @slow("Hypothesis generates many messages")
     def test_arbitraryMessagesAndDescriptorsLeaveNothing(self) -> None:
         numbers = [int(end.qp.number) for end in self.good]
 

@@ -130,8 +130,6 @@ class MeetingTests(TestCase):
 class SharingTests(TestCase):
     """Several devices in one process."""
 
-    slowBecause = "takeovers and unanswered pings take real time"
-
     def setUp(self) -> None:
         random = Random()
         self.address = f"127.{'.'.join(str(random.randrange(2, 250)) for _ in range(3))}"

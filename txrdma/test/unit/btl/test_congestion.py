@@ -33,8 +33,6 @@ class WindowTests(SynchronousTestCase):
     @ivar number: number of the last round.
     """
 
-    slowBecause = "Hypothesis runs many examples"
-
     def setUp(self) -> None:
         self.window, self.number = Congestion(), 0
 

@@ -40,6 +40,7 @@ from txrdma.iba.roce import RoCEPacket
 from txrdma.iba.verbs import QPAttributes, QPKind, QPState
 from txrdma.messages.memory import MemoryName
 from txrdma.sim.network import Faults, RECEIVE_BUFFER
+from txrdma.test.support import slow
 from txrdma.test.support.btl.hosts import HostsCase, ORDERED, TAG, TagRecorder
 from txrdma.testing.protocols import ProducerRecorder, Recorders
 from txrdma.testing.smc.hosts import connectedSockets, Host, MemoryTCP
@@ -250,6 +251,7 @@ class MemoryTests(HostsCase):
             self.assertEqual(self.outcome(client.transport.read(name, length)), memory[:length])
             self.assertLess(self.world.clock.seconds() - begun, most)
 
+    @slow("it transfers twenty megabytes in simulated packets")
     def test_closedMeanwhile(self) -> None:
         """Memory that is closed while it is written or read is not changed later; these requests fail."""
         client, server = self.connected()

@@ -13,6 +13,7 @@ from txrdma.btl.core.receiving import ABOVE, BELOW, difference, DUPLICATE, NEW, 
 from txrdma.btl.core.roundtrip import FIRST_TIMEOUT, LONGEST_TIMEOUT, RoundTripEstimate, SHORTEST_TIMEOUT
 from txrdma.btl.core.window import FEWEST_TRIES, SendWindow
 from txrdma.btl.wire import ACK, BTLSegment, FRAG, SEQUENCE_MASK, VOID
+from txrdma.test.support import slow
 
 _SEQUENCES = st.integers(0, SEQUENCE_MASK) | st.integers(SEQUENCE_MASK - 2 * WINDOW, SEQUENCE_MASK)
 
@@ -64,8 +65,6 @@ class ReceiveWindowTests(SynchronousTestCase):
 
 
 class SendWindowTests(SynchronousTestCase):
-    slowBecause = "Hypothesis runs many examples"
-
     def setUp(self) -> None:
         self.counters = ModuleCounters()
         self.window = SendWindow(SEQUENCE_MASK - 1, self.counters, 10.0)
@@ -117,6 +116,7 @@ class SendWindowTests(SynchronousTestCase):
         self.assertIs(self.window.arrivedNext(SEQUENCE_MASK - 1, 1.0), oldest)
         self.assertEqual((self.window.base, self.window.inFlight), (SEQUENCE_MASK, 1))
 
+    @slow("Hypothesis runs many examples")
     @given(st.data())
     def test_model(self, data: st.DataObject) -> None:
         """With any acknowledgements each segment arrives once; invalid ones change nothing."""

@@ -44,8 +44,6 @@ else:
 class PortTests(Base):
     """Connects to ports, reads, and closed ports, with every connection manager."""
 
-    slowBecause = "an operation is cancelled once at each of its steps"
-
     def streams(self) -> Any:
         return self.listenAt(Factory.forProtocol(Protocol), RSocketServerEndpoint)
 

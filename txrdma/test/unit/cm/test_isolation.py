@@ -41,6 +41,7 @@ from txrdma.messages.keepalive import Keepalive
 from txrdma.messages.protocol import MessageFactory
 from txrdma.soft.core.queuepair import SoftQueuePair
 from txrdma.soft.device import SoftDevice, SoftProtectionDomain
+from txrdma.test.support import slow
 from txrdma.test.support.cm.messaging import MessagingCase
 from txrdma.test.unit.cm.test_ports import PortCase, SERVICE
 from txrdma.testing.protocols import MessageRecorder
@@ -342,8 +343,6 @@ class FailsOnce:
 class AttemptTests(MessagingCase):
     """An attempt to connect that fails at any step releases everything."""
 
-    slowBecause = "each verb of each kind of endpoint fails once"
-
     def test_invalidPrivateDataFailsAttempt(self) -> None:
         refused = self.connectTo(privateData=Mock(side_effect=ResourceExhausted("simulated")))
         self.failureResultOf(refused, ResourceExhausted)
@@ -370,12 +369,14 @@ class AttemptTests(MessagingCase):
         self.assertEqual(len(self.flushLoggedErrors(AttributeError)), 1)
         self.assertNothingLeft()
 
+    @slow("each verb of each kind of endpoint fails once")
     def test_anyFailingVerbLeavesNothing(self) -> None:
         self.countAllCalls()
         self.serve()
         self.assertGreater(self.failEach(self.ask, lambda client: client.transport.abortConnection()), 15)
         self.assertNothingLeft()
 
+    @slow("each verb of each kind of endpoint fails once")
     def test_anyFailingVerbLeavesNoDatagramService(self) -> None:
         self.countAllCalls()
         service = MessageFactory(DatagramProtocol)

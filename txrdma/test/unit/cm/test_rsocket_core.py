@@ -23,6 +23,7 @@ from txrdma.cm.rsocket.messages import (
 from txrdma.error import PeerViolation, WireError
 from txrdma.iba.types import LKey, RKey
 from txrdma.iba.verbs import Operation, SendRequest
+from txrdma.test.support import slow
 
 ADDRESS = 0x7F00_0000_1000
 KEY = RKey(0x1234)
@@ -203,6 +204,7 @@ class StreamTests(SynchronousTestCase):
             except BaseException as error:
                 raise AssertionError(f"seed {seed}") from error
 
+    @slow("it sends 70,000 messages")
     def test_sequenceNumbersWrap(self) -> None:
         one, other = pair(SMALL, SMALL)
         for number in range(70_000):

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import txrdma
 from txrdma.commands.common.registry import COMMANDS, FABRICS
+from txrdma.test.support import slow
 from txrdma.test.support.mad.commanding import CommandTestCase, Output
 
 DOCS = Path(txrdma.__file__).parents[1] / "docs"
@@ -112,6 +113,7 @@ class ParityPageTests(CommandTestCase):
         self.assertEqual({name for name in (DIAGS + IBTOOL).split() if name not in names}, set())
         self.assertEqual((len(DIAGS.split()), len(IBTOOL.split())), (30, 51))
 
+    @slow("it runs a hundred commands")
     def test_rows(self) -> None:
         before, capture = self.mktemp(), self.mktemp()
         self.output("discover", "--save", before)

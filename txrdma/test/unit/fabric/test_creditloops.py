@@ -29,6 +29,7 @@ from txrdma.mad.layouts.smp import SLtoVLMappingTable
 from txrdma.sim.fabric.agents.sma import LANES
 from txrdma.sim.fabric.model.nodes import SimulatedPort
 from txrdma.sim.nets.netfile import Net, parseNet
+from txrdma.test.support import slow
 from txrdma.test.support.mad.simulated import FabricTestCase
 
 SIZE = 4
@@ -38,6 +39,7 @@ Link = tuple[Switch, int]
 
 
 class GraphTests(SynchronousTestCase):
+    @slow("Hypothesis generates many graphs")
     @settings(max_examples=200, deadline=None)
     @given(st.dictionaries(st.integers(0, 8), st.sets(st.integers(0, 8), min_size=1)))
     def test_cycle(self, graph: dict[int, set[int]]) -> None:

@@ -22,6 +22,7 @@ from txrdma.mad.satransactor import SATransactor
 from txrdma.sim.clock import SimulatedClock
 from txrdma.sim.fabric import SimulatedFabric
 from txrdma.sim.nets.netfile import Net, parseNet
+from txrdma.test.support import slow
 from txrdma.test.support.mad.simulated import FabricTestCase, links, names, route
 
 RING = """
@@ -206,6 +207,7 @@ class RandomTests(NeighbourhoodCase):
     def net(self) -> Net:
         return parseNet(RING)
 
+    @slow("it sweeps many random fabrics")
     def test_distances(self) -> None:
         for seed in range(self.seeds):
             self.fabric = SimulatedFabric(self.clock, parseNet(scrambled(seed)))

@@ -157,6 +157,8 @@ ANYTHING = st.recursive(
 
 
 class AnyFileTests(SynchronousTestCase):
+    slowBecause = "Hypothesis generates many files"
+
     @ENOUGH
     @given(st.data())
     def test_json(self, data: st.DataObject) -> None:

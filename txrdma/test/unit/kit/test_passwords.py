@@ -10,6 +10,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import InvalidRequest
 from txrdma.kit.passwords import Account, PasswordHash, UserRole
+from txrdma.test.support import slow
 
 PASSLIB = "$scrypt$ln=16,r=8,p=1$aM15713r3Xsvxbi31lqr1Q$nFNh2CVHVjNldFVKDHDlm4CbdRSCdEBsjjJxD+iCs5E"
 """The hash of "password" in the documentation of passlib."""
@@ -56,6 +57,7 @@ class PasswordHashTests(SynchronousTestCase):
 
 
 class AccountTests(SynchronousTestCase):
+    @slow("hashes of passwords are slow by design")
     def test_lines(self) -> None:
         """A line has a hash and perhaps a role, or a password with any characters."""
         for text, role, password, isSlow in (

@@ -11,6 +11,7 @@ from typing import Final
 from twisted.trial.unittest import SynchronousTestCase
 
 import txrdma
+from txrdma.test.support import slow
 from txrdma.test.support.bounds import BOUNDS, REASONS
 
 PACKAGES: Final = (
@@ -128,8 +129,7 @@ def different(found: Iterable[str], bounded: Iterable[str]) -> list[str]:
 
 
 class TableTests(SynchronousTestCase):
-    slowBecause = "Python parses every module of sixteen packages"
-
+    @slow("Python parses every module of sixteen packages")
     def test_all(self) -> None:
         """Each table is in C{BOUNDS} once, and C{BOUNDS} contains nothing else."""
         found = [

@@ -35,6 +35,7 @@ from txrdma.mad.errors import MADTimeoutError, MADTransferError
 from txrdma.mad.layouts.attributes import ManagementClass, Method
 from txrdma.mad.layouts.messages import RMPPHeader, RMPPStatus, RMPPType
 from txrdma.mad.layouts.sa import MultiPathRecord, PathRecord
+from txrdma.test.support import slow
 from txrdma.test.support.mad.pairs import pass_, TO_1, TO_2, WiredTestCase
 from txrdma.test.unit.mad.test_umad import UmadCase
 
@@ -114,6 +115,8 @@ def received(events: Iterable[Event]) -> list[bytes]:
 
 
 class WireTests(SynchronousTestCase):
+    slowBecause = "Hypothesis generates many long transfers"
+
     records = 2_000
 
     @settings(max_examples=60, deadline=None)
@@ -247,8 +250,6 @@ class DoubleSidedTests(SynchronousTestCase):
 
 
 class EndTests(SynchronousTestCase):
-    slowBecause = "Hypothesis generates many invalid packets."
-
     def begin(self, message: bytes = bytes(1000)) -> tuple[RMPPTransfers, RMPPTransfers, bytes]:
         server, client = RMPPTransfers(), RMPPTransfers()
         server.send(TABLE, message, TO_1, 0.0)
@@ -421,6 +422,7 @@ class EndTests(SynchronousTestCase):
             self.assertFalse(isRMPP(datagram[:1] + bytes((ManagementClass.PERFORMANCE,)) + datagram[2:]))
             self.assertFalse(isRMPP(datagram[:35]))
 
+    @slow("Hypothesis generates many invalid packets")
     @settings(max_examples=100, deadline=None)
     @given(
         packets=st.lists(

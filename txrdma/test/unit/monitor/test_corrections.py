@@ -27,6 +27,7 @@ from txrdma.sim.fabric.agents import pma
 from txrdma.sim.fabric.model.nodes import SimulatedPort
 from txrdma.sim.nets.fattree import fatTree
 from txrdma.sim.nets.netfile import Net
+from txrdma.test.support import slow
 from txrdma.test.support.mad.simulated import FabricTestCase
 from txrdma.test.unit.monitor.test_exposition import parsed, portKey
 from txrdma.test.unit.monitor.test_poller import PollerTestCase, withStatus
@@ -110,8 +111,6 @@ class CorrectionTestCase(PollerTestCase):
 class ReadingTests(CorrectionTestCase):
     """Which ports are read, how often, and with which layout."""
 
-    slowBecause = "it polls a fabric for hours"
-
     def known(self, name: str) -> None:
         """Make a node a device that is known to have the older layout."""
         node = self.fabric.node(name)
@@ -186,6 +185,7 @@ class ReadingTests(CorrectionTestCase):
         self.assertEqual(len(asked), len(self.sweptFabric.nodes))
         self.assertEqual((self.poller.corrections.meters, self.output()), ({}, []))
 
+    @slow("it polls a fabric for hours")
     def test_passing(self) -> None:
         """After a temporary refusal, as during link training, the port is read again at growing intervals."""
         self.fabric.correct()
@@ -243,8 +243,6 @@ class ReadingTests(CorrectionTestCase):
 
 
 class FindingTests(CorrectionTestCase):
-    slowBecause = "it polls a fabric for hours"
-
     def setUp(self) -> None:
         super().setUp()
         self.fabric.correct()
@@ -277,6 +275,7 @@ class FindingTests(CorrectionTestCase):
         rate: float | None = PORTS.toDict(context, port)["rawBitErrorRate"]
         return rate
 
+    @slow("it polls a fabric for hours")
     def test_uncorrectable(self) -> None:
         """Uncorrectable blocks are a finding by their rate, and another by their number; both are cleared."""
         self.grow(2)

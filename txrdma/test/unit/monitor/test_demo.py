@@ -18,6 +18,8 @@ from txrdma.test.support.clocks import elapse
 class RandomFaultTests(SynchronousTestCase):
     """L{FaultGenerator} on a small fat tree, and a monitor in it."""
 
+    slowBecause = "it polls a fabric for minutes"
+
     hosts = 16
     seconds = 180.0
 

@@ -355,6 +355,8 @@ class FabricFindingTests(FabricTestCase):
 class SurveyTests(PollerTestCase):
     """Tables are read again after a change, when the fabric is quiet; faults in them are findings."""
 
+    slowBecause = "it polls a fabric for an hour, and reads all its tables"
+
     def started(self, seconds: float = 35.0) -> None:
         super().started(seconds)
         self.surveyor = Surveyor(self.clock, self.agent, self.poller, 900.0)

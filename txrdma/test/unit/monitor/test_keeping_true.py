@@ -16,6 +16,7 @@ from txrdma.mad.layouts.values import SMState
 from txrdma.monitor.reading import changesigns
 from txrdma.monitor.reading.changesigns import MOST_UNPLANNED, UNPLANNED_SECONDS
 from txrdma.monitor.reading.settings import PollerSettings
+from txrdma.test.support import slow
 from txrdma.test.support.mad.simulated import gmp
 from txrdma.test.unit.monitor.test_poller import PollerTestCase
 
@@ -143,6 +144,7 @@ class EventTests(PollerTestCase):
         self.pump(2 * MOST_UNPLANNED * UNPLANNED_SECONDS)
         self.assertEqual(self.poller.statistics.sweeps, sweeps + 2)
 
+    @slow("it polls a fabric for an hour")
     def test_lossy(self) -> None:
         """Changes are detected although datagrams are lost, if necessary by sweeps."""
         self.fabric.wire.loss = 0.05

@@ -7,6 +7,7 @@ from txrdma.monitor.diagnosis.findinglog import FindingLog
 from txrdma.monitor.diagnosis.journal import Journal
 from txrdma.monitor.reading.poller import DEFAULT_RULES
 from txrdma.monitor.reading.settings import PollerSettings
+from txrdma.test.support import slow
 from txrdma.test.support.mad.mirages import Mirage
 from txrdma.test.unit.monitor.test_poller import PollerTestCase
 
@@ -21,6 +22,7 @@ class MirageTests(PollerTestCase):
     def names(self) -> list[str]:
         return sorted(node.description for node in self.sweptFabric.nodes.values())
 
+    @slow("it sweeps many invented switches")
     def test_takeover(self) -> None:
         """After a takeover, findings are judged again although sweeps are not complete."""
         self.poller.start()

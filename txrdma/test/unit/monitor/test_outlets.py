@@ -20,6 +20,7 @@ from txrdma.monitor.events.notificationqueue import (
 )
 from txrdma.monitor.events.notifier import Notifier
 from txrdma.monitor.series.historystore import HistoryStore
+from txrdma.test.support import slow
 from txrdma.test.support.monitor.alerts import entryOf, RecordingOutlet, StoredMemory
 
 AT_ONCE = AlertRules(0.0, 0.0)
@@ -159,6 +160,7 @@ class QueueTests(SynchronousTestCase):
         self.clock.advance(RETRY_SECONDS)
         self.assertEqual(other.tries, 2)
 
+    @slow("more alerts are queued than may wait")
     def test_droppedAgain(self) -> None:
         """The finding about a channel counts the alerts that were dropped since its last success."""
         notifier = self.started()

@@ -26,6 +26,7 @@ from txrdma.monitor.reading.settings import PollerSettings
 from txrdma.monitor.reading.surveyor import Surveyor
 from txrdma.monitor.supervisor import LATE_SECONDS, SupervisedLoop, Supervisor
 from txrdma.tap.monitor import logFinding, MonitorService
+from txrdma.test.support import slow
 from txrdma.test.support.monitor.alerts import AbsentMemory, entryOf, RecordingOutlet
 from txrdma.test.unit.monitor.test_poller import PollerTestCase
 
@@ -207,7 +208,6 @@ class ChaosTests(PollerTestCase):
     """A poller with one collaborator that raises once; the collaborators are found by recording calls."""
 
     settings = PollerSettings(sweepSeconds=30.0)
-    slowBecause = "it polls a fabric for minutes, for each function that can raise"
     CALLS: tuple[int, ...] = (1,)
     """Number of the call that raises."""
 
@@ -255,10 +255,12 @@ class ChaosTests(PollerTestCase):
         self.fabric.heal("c")
         self.pump(40.0)
 
+    @slow("it polls a fabric for minutes, for each function that can raise")
     def test_each(self) -> None:
         """Each function raises once: the poller continues and reports it. Here every other function."""
         self.check(0)
 
+    @slow("it polls a fabric for minutes, for each function that can raise")
     def test_eachOther(self) -> None:
         """The other functions, in a test of their own."""
         self.check(1)

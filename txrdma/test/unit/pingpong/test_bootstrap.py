@@ -33,6 +33,7 @@ from txrdma.pingpong.bootstrap import (
 from txrdma.pingpong.compatible import decodeEndAddress, encodeEndAddress, LINE_BYTES
 from txrdma.pingpong.link import EndAddress
 from txrdma.pingpong.plan import DEEPEST, LARGEST, LinkSettings, Measure, Test, Transfer
+from txrdma.test.support import slow
 
 COUNTS = st.integers(0, 1 << 53)
 SETTINGS = st.builds(
@@ -95,8 +96,6 @@ JSON = st.recursive(
 
 
 class MessageTests(SynchronousTestCase):
-    slowBecause = "Hypothesis generates many valid and invalid messages."
-
     @given(MESSAGES)
     def test_roundTrip(self, message: Message) -> None:
         """An encoded message is one line of limited length, and is decoded to the same values."""
@@ -110,6 +109,7 @@ class MessageTests(SynchronousTestCase):
         """Invalid data raises L{WireError}."""
         self.assertRaises(WireError, decode, line)
 
+    @slow("Hypothesis generates many valid and invalid messages")
     @given(MESSAGES, st.data())
     def test_changedValueIsRefusedOrWithinLimits(self, message: Message, data: st.DataObject) -> None:
         reported = json.loads(encode(message))
@@ -181,8 +181,6 @@ class MessageTests(SynchronousTestCase):
 
 class CompatibleTests(SynchronousTestCase):
     """The line of C{ibv_rc_pingpong}."""
-
-    slowBecause = "Hypothesis runs a hundred examples"
 
     @given(ENDPOINT_DATA)
     def test_roundTrip(self, here: EndAddress) -> None:

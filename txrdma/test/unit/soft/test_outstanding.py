@@ -15,6 +15,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.iba.verbs import Access, Operation, ReceiveRequest, SendRequest, Status
 from txrdma.soft.rc._packets import Incoming, Outgoing
 from txrdma.soft.rc._requester import READ_CHUNK
+from txrdma.test.support import slow
 from txrdma.test.support.soft.cores import arrived, completions, Memory, requester, responder
 
 MTU = 256
@@ -106,8 +107,6 @@ class Exchange:
 class FaultTests(SynchronousTestCase):
     """A READ of three packets, an addition, a READ of its result, a SEND, a swap, and a fenced READ."""
 
-    slowBecause = "every pair of packets is lost, duplicated or reordered once"
-
     def play(self, faults: dict[int, str]) -> int:
         """
         Run the exchange, and assert that every request ends once, in order, and has been executed.
@@ -143,6 +142,7 @@ class FaultTests(SynchronousTestCase):
         self.assertLessEqual(exchange.outstanding, 3)
         return exchange.sent
 
+    @slow("every pair of packets is lost, duplicated or reordered once")
     def test_twoFaults(self) -> None:
         for first, second in combinations(range(16), 2):
             for one in (LOST, DOUBLED, OVERTAKEN):
