@@ -1,12 +1,12 @@
 # Each target makes the environment that it needs (.venv), and is quick when that is there.
-#   make test       unit and integration tests, but of slow ones and of system tests only a random twentieth: minutes
+#   make test       unit and integration tests, but of slow ones and of system tests only a random part: minutes
 #   make test-all   all tests that need no virtual machine and no container
 #   make check      ruff, typos, mypy --strict, documentation without warnings
 #   make soak       tests and simulations that are long by nature: make soak MINUTES=30
 #   make demo       a folder of files over smc: and over tcp:, side by side
 #   make bench      the benchmarks; results go to docs/benchmarks.md
 #   make test-lowest     unit tests with the lowest supported versions, and no program on PATH but a shell;
-#                   SAMPLE=0, here and elsewhere, leaves out classes of tests that state why they are slow
+#                   SAMPLE=0, here and elsewhere, leaves out tests that state why they are slow
 #   make test-trunk      unit tests with Twisted's trunk, where it can be installed
 #   make test-root       the tests that only root can run, and a transfer of 256 MiB while networks are cut
 #   make test-torch     torch.distributed over btl, compared with gloo, in .venv-torch
@@ -100,7 +100,7 @@ demo: $(VENV)/.has-demo
 
 # PACKAGE=smc for all tests of a package, TESTS=txrdma.test.unit.smc for a part, SAMPLE=50 for half of the slow tests,
 # SLOWEST=30 to see what takes long.
-test: SAMPLE ?= $(if $(IS_WHOLE),5)
+test: SAMPLE ?= $(if $(IS_WHOLE),4)
 test: $(VENV)/.has-test
 	@$(BIN)/python $(RUNTESTS) $(ALL_TESTS)
 

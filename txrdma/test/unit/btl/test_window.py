@@ -277,6 +277,48 @@ class SendWindowTests(SynchronousTestCase):
         self.assertEqual(self.counters.timeoutRetrans, 1)
 
 
+class SilentPathTests(SynchronousTestCase):
+    """A window with two paths, each with a round trip of 10 ms."""
+
+    def setUp(self) -> None:
+        self.counters = ModuleCounters()
+        self.window = SendWindow(0, self.counters, ports=(0, 1))
+        self.first, self.second = self.window.paths
+        for path in self.window.paths:
+            self.receive(self.sent(path, 0.0), 0.01)
+
+    def sent(self, path: Path, now: float) -> Sent:
+        """Return a segment that is sent on a path."""
+        made = Sent(FRAG, 0, b"", Message(FRAG, 0, b"", None))
+        self.window.add(made, DATA, now, path)
+        return made
+
+    def receive(self, sent: Sent, now: float) -> None:
+        """Deliver the acknowledgement of one segment."""
+        oldest, beyond = self.window.base, sent.sequence - self.window.base
+        acknowledged, bits = (oldest - 1, 1 << beyond - 1) if beyond else (oldest, 0)
+        payload = bits.to_bytes((bits.bit_length() + 7) // 8, "little")
+        ack = BTLSegment(
+            ACK, 0, acknowledged=acknowledged, payload=payload, latest=sent.sequence, latestAttempt=1
+        )
+        self.window.acknowledged(ack, now)
+
+    def test_silent(self) -> None:
+        """What was sent on a path is lost when later segments have arrived by another, but not itself."""
+        before = [self.sent(self.first, 1.0) for _ in range(2)]
+        self.receive(self.sent(self.second, 1.01), 1.05)
+        self.assertEqual((self.first.isSilent, self.second.isSilent), (True, False))
+        self.assertEqual((self.first.inFlight, self.counters.timeoutRetrans), (0, 2))
+        self.assertIs(self.window.retransmissionPath(), self.second)
+        self.assertEqual([self.window.retransmit(1.05, self.second) for _ in before], before)
+
+    def test_simultaneous(self) -> None:
+        """A path is not silent because of segments that were sent on another at about the same time."""
+        self.sent(self.first, 1.0)
+        self.receive(self.sent(self.second, 1.0005), 1.05)
+        self.assertEqual((self.first.isSilent, self.first.inFlight), (False, 1))
+
+
 class RoundTripTests(SynchronousTestCase):
     @given(st.lists(st.floats(0, 3), min_size=1, max_size=50))
     def test_bounds(self, samples: list[float]) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from math import inf
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.cm.core.alternate import Alternate, PathEnds
+from txrdma.cm.core.dispatcher import Managed
 from txrdma.cm.core.events import (
     AlternatePathAbandoned,
     AlternatePathCancelled,
@@ -22,7 +24,7 @@ from txrdma.cm.core.events import (
 )
 from txrdma.cm.core.exchange import LONGEST_DELAY, OutgoingMAD, RetryPolicy
 from txrdma.cm.layouts.messages import APR, APStatus, CMPath, LAP, MessageKind, MRA
-from txrdma.cm.layouts.paths import alternateOf, lapFor, reversedPath
+from txrdma.cm.layouts.paths import alternateOf, lapFor, pathOf, reversedPath
 from txrdma.error import InvalidRequest
 from txrdma.iba.path import lifetimeSeconds
 from txrdma.iba.types import QPN
@@ -57,6 +59,20 @@ def statuses(sent: list[OutgoingMAD]) -> list[tuple[APStatus, int]]:
     """Return statuses and transactions of the sent APRs."""
     assert all(isinstance(each.message, APR) for each in sent)
     return [(each.message.apStatus, each.transactionID) for each in sent if isinstance(each.message, APR)]
+
+
+class ManagedTests(SynchronousTestCase):
+    """The path of the messages of a connection with two paths."""
+
+    def test_answerTakesPathOfMessage(self) -> None:
+        """A message that arrives by one of the paths is answered by the same; retransmissions alternate."""
+        for number, alternate in ((0, 1), (1, 0)):
+            paths = [pathOf(path(each)) for each in (number, alternate)]
+            managed = Managed(1, cast(Any, SimpleNamespace(alternatePath=path(alternate))), paths[0])
+            for each in (0, 1, 0):
+                managed.receivedOn(pathOf(reversedPath(path((number, alternate)[each]))))
+                self.assertEqual(managed.pathOfMessage(False).dgid, paths[each].dgid)
+                self.assertEqual(managed.pathOfMessage(True).dgid, paths[1 - each].dgid)
 
 
 class ActiveTests(SynchronousTestCase):
