@@ -87,7 +87,8 @@ COMPILED_TESTS ?= txrdma.test.unit.btl txrdma.test.unit.cm txrdma.test.unit.smc 
 	txrdma.test.unit.verbs txrdma.test.integration.soft txrdma.test.integration.verbs.test_contract
 BIN := $(VENV)/bin
 PIP = -m pip --disable-pip-version-check install
-RUNTESTS = tools/runtests.py --jobs $(JOBS) --slowest $(SLOWEST) $(SAMPLE:%=--sample %) $(SEED:%=--seed %)
+OPTIONS = --jobs $(JOBS) --slowest $(SLOWEST) $(SAMPLE:%=--sample %) $(SEED:%=--seed %)
+RUNTESTS = tools/runtests.py $(OPTIONS)
 
 .PHONY: demo test test-all test-root test-lowest test-trunk test-torch test-compiled test-wheel test-compat coverage reproducible wheels test-kernel test-kernel-ci test-container soak mutants \
 	vendor conversations check lint format types docs bench bench-compiled simulate hostile fuzz clean
@@ -155,7 +156,7 @@ bench: $(VENV)/.has-bench
 
 test-compiled: $(COMPILED)/.installed
 	@$(COMPILED)/bin/txrdma --version | grep compiled
-	@TXRDMA_EXAMPLES=25 tools/test-installed $(COMPILED)/bin/python --label compiled --folder build/compiled $(COMPILED_TESTS)
+	@TXRDMA_EXAMPLES=25 tools/test-installed $(COMPILED)/bin/python $(OPTIONS) --label compiled --folder build/compiled $(COMPILED_TESTS)
 
 # The pure wheel of this checkout, in an environment and a folder without it; PYTHON=python3.13 for another interpreter.
 test-wheel: $(VENV)/.has-test
@@ -163,7 +164,7 @@ test-wheel: $(VENV)/.has-test
 	@tools/quietly $(BIN)/python -m build --no-isolation --outdir build/wheel .
 	@PYTHON="$(PYTHON)" tools/make-venv build/wheel/venv
 	@tools/install build/wheel/venv build/wheel/txrdma-*.whl 'hypothesis>=6.100' 'rich>=13' 'PyHamcrest>=2'
-	@TXRDMA_EXAMPLES=25 tools/test-installed build/wheel/venv/bin/python --jobs $(JOBS) --label wheel --folder build/wheel \
+	@TXRDMA_EXAMPLES=25 tools/test-installed build/wheel/venv/bin/python $(OPTIONS) --label wheel --folder build/wheel \
 		$(if $(filter file,$(origin TESTS)),,$(TESTS))
 	@PAGES_WHEELS=$(CURDIR)/build/wheel $(BIN)/python $(RUNTESTS) --label pages --folder build/wheel/pages txrdma.test.system.test_pages
 

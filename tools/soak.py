@@ -74,6 +74,7 @@ def activities() -> Iterator[Activity]:
     yield Activity("fuzz", (*make, "SECONDS={seconds}", "fuzz"), isRandom=True)
     yield Activity("demo", (*make, "DEMO=--large 4 --files 60", "demo"), 20.0)
     yield Activity("benchmarks", (*make, "BENCH=--quick", "bench"), 600.0)
+    yield Activity("compiled cores", (*make, "test-compiled"), 200.0)
     yield Activity("compiled benchmarks", (*make, "BENCH=--quick", "bench-compiled"), 900.0)
     yield Activity("mutants", (*make, "mutants"), 2400.0)
     if shutil.which("npm"):
