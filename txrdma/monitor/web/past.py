@@ -113,7 +113,7 @@ DIFFERENCE_TABLE: Final[Table[StateDifference]] = Table(
     "Difference",
     ("where", "before", "after", "guid"),
     lambda context, _: (),
-    None,
+    *((), int),
     Column("kind", choice(*DIFFERENCES), "Kind of the difference", lambda _, one: one.kind),
     Column("where", TEXT, "Location, as readable text", lambda _, one: printable(one.where)),
     Column("guid", orNull(GUID_TEXT), "GUID of the node", lambda _, one: _guidOf(one)),

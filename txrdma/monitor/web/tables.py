@@ -111,17 +111,19 @@ class Table(Generic[Row]):
         name: str,
         searched: tuple[str, ...],
         take: Callable[[PageContext, Mapping[str, Any]], Iterable[Row]],
-        rank: Callable[[Row], Any] | None,
+        ranked: tuple[str, ...],
+        rank: Callable[..., Any],
         *columns: Column[Row],
     ) -> None:
         """
         @param take: returns the rows of a fabric; it gets the same values as a search.
-        @param rank: key by which the rows of each fabric are sorted by default, the highest first.
+        @param rank: returns the key by which rows are sorted by default, the highest first, from the values
+            of the columns C{ranked}; C{int} without columns preserves the order of each fabric.
         """
         text = "Name of the fabric; empty if it has none"
         self.name = name
         self._take = take
-        self._rank = rank
+        self._ranked, self._rank = ranked, rank
         self.columns = (*columns, Column[Row]("fabric", TEXT, text, lambda context, _: context.watch.fabric))
         self.searched = searched
         self._values = {column.name: column.value for column in self.columns}
@@ -178,7 +180,8 @@ class Table(Generic[Row]):
         @return: the number of rows that were found, and those from C{offset} on, with their contexts.
         """
         offset, most = wanted["offset"], wanted["offset"] + wanted["limit"]
-        key, isReversed = self._order(wanted.get("sort"))
+        names, rank, isReversed = self._order(wanted.get("sort"))
+        taken = [self._values[name] for name in names]
         total = pending = 0
         runs: list[list[tuple[Any, PageContext, Row]]] = []
         for context in contexts:
@@ -190,7 +193,7 @@ class Table(Generic[Row]):
                 pending += len(piece)
                 found = self.filtered(context, piece, wanted)
                 total += len(found)
-                run = [(key(context, row), context, row) for row in found]
+                run = [(rank(*[take(context, row) for take in taken]), context, row) for row in found]
                 run.sort(key=_FIRST, reverse=isReversed)
                 runs.append(run[:most])
         chosen = []
@@ -214,20 +217,24 @@ class Table(Generic[Row]):
             rows = [row for row in rows if any(search in str(text(context, row)).lower() for text in texts)]
         return rows
 
-    def _order(self, order: str | None) -> tuple[Callable[[PageContext, Row], Any], bool]:
-        """Return the key of an order, and whether the highest is first."""
-        rank = self._rank
-        if order:
-            taken = self._values[order.removeprefix("-")]
+    def merged(self, pages: Iterable[Mapping[str, Any]], wanted: Mapping[str, Any]) -> dict[str, Any]:
+        """
+        Return a page of the rows of several pages for JSON.
 
-            def key(context: PageContext, row: Row) -> tuple[bool, Any]:
-                value = taken(context, row)
-                return value is not None, value
+        @param pages: pages from the first row on, each in the order of C{wanted}.
+        """
+        names, rank, isReversed = self._order(wanted.get("sort"))
+        runs, offset = [page["rows"] for page in pages], wanted["offset"]
+        rows = merge(*runs, key=lambda row: rank(*map(row.get, names)), reverse=isReversed)
+        shown = list(islice(rows, offset, offset + wanted["limit"]))
+        total = sum(page["total"] for page in pages)
+        return {"total": total, "offset": offset, "limit": wanted["limit"], "rows": shown}
 
-            return key, order.startswith("-")
-        if rank is not None:
-            return lambda context, row: rank(row), True
-        return lambda context, row: 0, False
+    def _order(self, order: str | None) -> tuple[tuple[str, ...], Callable[..., Any], bool]:
+        """Return the columns of an order, the key of their values, and whether the highest is first."""
+        if not order:
+            return self._ranked, self._rank, True
+        return (order.removeprefix("-"),), lambda value: (value is not None, value), order.startswith("-")
 
     def _page(self, contexts: Sequence[PageContext], wanted: Mapping[str, Any]) -> Search[dict[str, Any]]:
         total, chosen = yield from self._search(contexts, wanted)
@@ -241,12 +248,15 @@ class Table(Generic[Row]):
 
 def pageSchema(name: str) -> Schema:
     """Return the schema of a page of rows whose schema has this name."""
-    return record(
+    page = record(
         total=described(COUNT, "Rows on all pages"),
         offset=described(COUNT, "Rows before this page"),
         limit=described(COUNT, "Most rows of this page"),
         rows=rowsOf({"$ref": f"#/components/schemas/{name}"}),
     )
+    away = rowsOf(record(fabric=TEXT, problem=TEXT))
+    page["properties"]["away"] = described(away, "Of several processes: fabrics whose rows are missing")
+    return page
 
 
 # The tables.
@@ -300,16 +310,16 @@ def linkErrors(context: PageContext, port: Port) -> float | None:
     return sum(known) if known else None
 
 
-def _nodeRank(node: Node) -> tuple[int, int]:
+def _nodeRank(kind: str, guid: str) -> tuple[int, int]:
     """Rank nodes by their types, then by their GUIDs, the lowest first."""
-    return -NODE_TYPES.index(nodeType(node)), -int(node.guid)
+    return -NODE_TYPES.index(kind), -int(guid, 16)
 
 
-def _findingRank(entry: Entry) -> tuple[float, ...]:
+def _findingRank(clearedAt: float | None, severity: str, firstSeen: float) -> tuple[float, ...]:
     """Rank findings as each fabric lists its own: open ones first, and the worst of these."""
-    if entry.clearedAt is None:
-        return 1, entry.severity, entry.firstSeen
-    return 0, entry.clearedAt
+    if clearedAt is None:
+        return 1, SEVERITIES.index(severity), firstSeen
+    return 0, clearedAt
 
 
 _RATE: Final = orNull(NUMBER)
@@ -330,7 +340,7 @@ NODES: Final[Table[Node]] = Table(
     "Node",
     ("name", "guid"),
     lambda context, _: list(context.fabric.nodes.values()),  # which may change while they are searched
-    _nodeRank,
+    *(("type", "guid"), _nodeRank),
     Column("guid", GUID_TEXT, "GUID of the node", lambda context, node: guidText(node.guid)),
     Column("name", TEXT, "Node description, set by the node", lambda _, node: printable(node.description)),
     Column("type", choice(*NODE_TYPES), "Type of the node", lambda context, node: nodeType(node)),
@@ -350,7 +360,7 @@ PORTS: Final[Table[Port]] = Table(
     "Port",
     ("name", "guid", "peerName", "peerGuid"),
     lambda context, _: (port for port in context.fabric.ports() if port.number),
-    None,
+    *((), int),
     Column("guid", GUID_TEXT, "GUID of the node", _guid),
     Column("name", TEXT, "Node description", _description),
     Column("port", COUNT, "Number of the port", lambda context, port: port.number),
@@ -377,7 +387,7 @@ LINKS: Final[Table[Port]] = Table(
     "Link",
     ("name", "guid", "peerName", "peerGuid"),
     lambda context, _: (one for one, _other in context.fabric.links()),
-    None,
+    *((), int),
     *(column for column in PORTS.columns if column.name in _OF_LINKS),
     Column("load", _RATE, "Share of the link used there, 0 to 1", PageContext.load),
     Column("peerLoad", _RATE, "Share used back", _ofPeer(PageContext.load)),
@@ -403,7 +413,7 @@ CABLES: Final[Table[Port]] = Table(
     "Cable",
     ("name", "guid", "peerName", "serial", "partNumber", "vendor"),
     lambda context, _: cablePorts(context.fabric.nodes.values()),
-    None,
+    *((), int),
     *(column for column in PORTS.columns if column.name in _OF_LINKS[:6]),
     Column("isKnown", TRUTH, "The cable can be read", lambda context, port: context.cable(port) is not None),
     *(
@@ -416,7 +426,7 @@ FINDINGS: Final[Table[Entry]] = Table(
     "Finding",
     ("where", "text", "guid", "kind"),
     lambda context, _: (*context.open, *reversed(context.poller.findings.log.closed)),
-    _findingRank,
+    *(("clearedAt", "severity", "firstSeen"), _findingRank),
     Column("id", IDENTITY, "Identity of the finding", lambda _, entry: entry.identity),
     Column("kind", TEXT, "Kind of the finding", lambda _, entry: entry.finding.kind),
     Column("severity", choice(*SEVERITIES), "Severity", lambda _, entry: entry.severity.name.lower()),
@@ -447,7 +457,7 @@ CHANGES: Final[Table[FabricEvent]] = Table(
     "Change",
     ("where", "text", "guid"),
     lambda context, wanted: context.poller.findings.journal.since(wanted["since"]),
-    lambda change: change.at,
+    *(("at",), float),
     Column("at", NUMBER, "Seconds since 1970", lambda _, change: change.at),
     Column("kind", choice(*KINDS), "Kind of the change", lambda _, change: change.kind),
     Column("where", TEXT, "Location, as readable text", lambda _, change: printable(change.where)),
