@@ -91,7 +91,7 @@ def configOf(path: str, fabric: str) -> MonitorConfig:
     @raise InvalidRequest: it has mistakes, or the fabric is not in it.
     """
     config = readConfig(path) if path else parseConfig("")
-    if not config.fabrics and not fabric:
+    if not config.hasSections and not fabric:
         return config
     for one in config.fabrics:
         if one.fabric == fabric:

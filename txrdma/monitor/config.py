@@ -53,6 +53,8 @@ class MonitorConfig:
 
     @ivar fabric: name of the fabric where there are several; else C{""}.
     @ivar fabrics: configurations of several fabrics, which have no separate pages; else empty.
+    @ivar remotes: names of the fabrics whose monitors are other processes, the URLs of these, and
+        Authorization headers or C{""}.
     @ivar port: name of the management port; C{""} for the first that can be opened.
     @ivar listen: server endpoint string of its pages; C{""} for none.
     @ivar tokens: path of the file of access tokens; C{users} is that of user names and passwords. C{""} for
@@ -106,6 +108,12 @@ class MonitorConfig:
     collectorKeyFile: str = ""
     fabric: str = ""
     fabrics: tuple[MonitorConfig, ...] = ()
+    remotes: tuple[tuple[str, str, str], ...] = ()
+
+    @property
+    def hasSections(self) -> bool:
+        """Return whether there are sections of fabrics."""
+        return bool(self.fabrics or self.remotes)
 
 
 def parseConfig(text: str, name: str = "fabric-monitor.toml") -> MonitorConfig:
@@ -122,11 +130,13 @@ def parseConfig(text: str, name: str = "fabric-monitor.toml") -> MonitorConfig:
     sections = content.get("fabrics")
     if not isinstance(sections, dict) or not all(isinstance(one, dict) for one in sections.values()):
         sections = {}
-    named = {**content, "fabrics": dict.fromkeys(sections, {})} if sections else content
+    others = {name: one if "url" in one else {} for name, one in sections.items()}
+    named = {**content, "fabrics": others} if sections else content
     reader = ConfigReader(text, named, isWhole=not sections)
     parts: dict[str, ConfigReader] = {}
     taken: dict[str, str] = {}
-    for fabric, section in sections.items():
+    for fabric in [name for name, one in others.items() if not one]:
+        section = sections[fabric]
         common = {key: value for key, value in content.items() if key != "fabrics"}
         head = f"fabrics.{fabric}."
         part = parts[fabric] = ConfigReader(text, _merged(common, section, fabric), head)
@@ -138,7 +148,17 @@ def parseConfig(text: str, name: str = "fabric-monitor.toml") -> MonitorConfig:
         lines = [f"{name}, line {line}: {printable(mistake)}" for line, mistake in sorted(mistakes)]
         raise InvalidRequest("\n".join(lines))
     fabrics = tuple(replace(_configOf(part, fabric), listen="") for fabric, part in parts.items())
-    return replace(_configOf(reader, ""), fabrics=fabrics)
+    remotes = tuple(
+        (name, one["url"].replace("{fabric}", name), _authorization(one, f"fabric {name}"))
+        for name, one in reader.table("fabrics").items()
+        if one
+    )
+    return replace(_configOf(reader, ""), fabrics=fabrics, remotes=remotes)
+
+
+def _authorization(given: dict[str, Any], name: str) -> str:
+    """Return the Authorization header of a server's settings; C{""} for none."""
+    return secretIn(given.pop("authorizationFile", ""), f"authorization of {name}")
 
 
 def _merged(common: Any, own: Any, fabric: str) -> Any:
@@ -191,7 +211,7 @@ def _configOf(reader: ConfigReader, fabric: str) -> MonitorConfig:
         webhooks=tuple(
             (
                 *(webhook, given["url"], given.get("format", "alertmanager")),
-                secretIn(given.get("authorizationFile", ""), f"authorization of webhook {webhook}"),
+                _authorization(given, f"webhook {webhook}"),
             )
             for webhook, given in alerts.pop("webhooks", {}).items()
         ),
@@ -242,7 +262,7 @@ def _remote(given: dict[str, Any], fabric: str) -> RemoteSettings | None:
         return None
     if fabric:
         given["labels"] = {"fabric": fabric, **given.get("labels", {})}
-    authorization = secretIn(given.pop("authorizationFile", ""), "authorization of remote-write")
+    authorization = _authorization(given, "remote-write")
     pairs: dict[str, Any] = {name: tuple(given.pop(name, {}).items()) for name in ("labels", "headers")}
     return RemoteSettings(**given, **pairs, authorization=authorization)
 

@@ -38,7 +38,9 @@ _WEBHOOK: Final = {
 _SILENCE: Final = {"kind": string, "where": string, "until": values.timestamp, "times": values.windows}
 SCHEMA: Final[Mapping[str, Any]] = {
     "port": string,
-    "fabrics": {_ANY: (values.fabricName, {})},
+    "fabrics": {
+        _ANY: (values.fabricName, {"url": values.url, "authorization-file": ("authorizationFile", string)})
+    },
     "web": {
         "listen": string,
         "tokens": string,

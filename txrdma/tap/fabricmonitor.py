@@ -77,7 +77,7 @@ def makeService(options: Options) -> IService:
             service = ReplayService(
                 *(reactor, options["read"], recordings, speed, clock.aheadSeconds), past=past
             )
-        elif options["read"].fabrics:
+        elif options["read"].hasSections:
             service = FabricsService(reactor, options["read"], clock.aheadSeconds)
         else:
             service = MonitorService(reactor, options["read"], aheadSeconds=clock.aheadSeconds)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import Any
 
-from twisted.internet.defer import Deferred, DeferredLock
+from twisted.internet.defer import Deferred, DeferredLock, gatherResults
 from twisted.logger import Logger
 
 from txrdma.error import RDMAError
@@ -17,6 +17,7 @@ from txrdma.kit.logs import errorText
 from txrdma.monitor.config import MonitorConfig
 from txrdma.monitor.process import ProcessMeasures
 from txrdma.monitor.web.fabrics import FabricsSite
+from txrdma.tap.duty import requireTLS
 from txrdma.tap.listening import ListeningService
 from txrdma.tap.monitor import accessOf, endpointOf, MonitorService
 from txrdma.tap.systemd import SystemNotifier
@@ -78,7 +79,10 @@ class FabricsService(ListeningService):
         self._access = access = accessOf(reactor, config)
         endpoint = endpointOf(reactor, config, access) if config.listen else None
         self.monitors: dict[str, MonitorService] = {}
-        names = [one.fabric for one in config.fabrics]
+        for name, url, _authorization in config.remotes:
+            if url.startswith("https:"):
+                requireTLS(f"fabrics.{name}.url")
+        names = [*(one.fabric for one in config.fabrics), *(name for name, *_ in config.remotes)]
         statuses: dict[str, str] = {}
         turn = DeferredLock()
         with ExitStack() as undo:
@@ -91,7 +95,7 @@ class FabricsService(ListeningService):
                 service.setServiceParent(self)  # type: ignore[no-untyped-call]  # of Twisted's
             process = ProcessMeasures(reactor)
             sites = {name: one.site for name, one in self.monitors.items()}
-            self.site = FabricsSite(reactor, sites, access, process)
+            self.site = FabricsSite(reactor, sites, access, process, config.remotes)
             if endpoint is not None:
                 self.listen(endpoint, self.site.factory)
             process.setServiceParent(self)  # type: ignore[no-untyped-call]  # of Twisted's
@@ -125,11 +129,15 @@ class FabricsService(ListeningService):
         except RDMAError as error:
             _log.error("the configuration was not read again: {why}", why=errorText(error))
             return False
-        if [one.fabric for one in self._read.fabrics] != list(self.monitors):
+        remotes = {one.name: one for one in self.site.remotes}
+        names = [one.fabric for one in self._read.fabrics], [name for name, *_ in self._read.remotes]
+        if names != (list(self.monitors), list(remotes)):
             _log.error("adding or removing fabrics needs a restart: the configuration was not read again")
             return False
         if not self._access.change(access):
             _log.warn("adding or removing tokens or users needs a restart")
+        for name, url, authorization in self._read.remotes:
+            remotes[name].change(url, authorization)
         results = [service.reload() for service in self.monitors.values()]
         return all(results)
 
@@ -139,13 +147,16 @@ class FabricsService(ListeningService):
     def startService(self) -> None:
         super().startService()  # type: ignore[no-untyped-call]  # of Twisted's
         self._notifier.start()
+        if not self.monitors:
+            self._notifier.ready("shows fabrics of other processes")
+        self.site.start()
         if self._reload is not None:
             signal.signal(signal.SIGHUP, self._hangupReceived)
 
-    def stopService(self) -> Deferred[None]:
+    def stopService(self) -> Deferred[Any]:
         self._notifier.stop()
-        self.site.stop()
+        ended = self.site.stop()
         if self._reload is not None:
             signal.signal(signal.SIGHUP, signal.SIG_DFL)
         stopped: Deferred[None] = super().stopService()  # type: ignore[no-untyped-call]  # of Twisted's
-        return stopped
+        return gatherResults([ended, stopped])

@@ -408,7 +408,7 @@ class MonitorService(ListeningService):
             return False
         finally:
             self._notifier.ready("")
-        if config.fabrics:
+        if config.hasSections:
             _log.error("adding sections of fabrics needs a restart: the configuration was not read again")
             return False
         for name in _FIXED:

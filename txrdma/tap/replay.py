@@ -66,7 +66,7 @@ def silent(config: MonitorConfig) -> MonitorConfig:
 
     @raise InvalidRequest: it has sections of several fabrics.
     """
-    if config.fabrics:
+    if config.hasSections:
         raise InvalidRequest("a replay is of one fabric: give a configuration without sections [fabrics]")
     return replace(
         config,

@@ -1,33 +1,46 @@
 """
-Site of several fabrics: a page that lists them and their open findings, the pages of each below
-C{/fabrics/NAME/}, and REST listings and metrics of all.
+Site of several fabrics: a page that lists them, their open findings and what is searched, the pages of each
+below C{/fabrics/NAME/}, and REST listings and metrics of all. Monitors of fabrics may be other processes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
+from twisted.internet.defer import Deferred, DeferredList, gatherResults
 from twisted.internet.interfaces import IReactorTime
 from twisted.web.pages import notFound
 from twisted.web.resource import IResource
 from twisted.web.server import Request
 from twisted.web.template import Tag
 
-from txrdma.kit.pathprefix import below
+from txrdma.error import RDMAError
+from txrdma.kit.logs import errorText
+from txrdma.kit.pathprefix import below, prefixOf
 from txrdma.kit.webaccess import AccessControl
 from txrdma.monitor.process import ProcessMeasures
-from txrdma.monitor.web.html import failed, flattened, sendPage
-from txrdma.monitor.web.layout import badge, head, health, Part, table, tags
-from txrdma.monitor.web.rest import answerLater, answerREST, Folder, ReadOnly, sendJSON
-from txrdma.monitor.web.routes import overview
+from txrdma.monitor.series.exposition import Family, family, labels
+from txrdma.monitor.web import html
+from txrdma.monitor.web.layout import ago, badge, head, health, Part, searchForm, table, tags, verdict
+from txrdma.monitor.web.openapi import description
+from txrdma.monitor.web.parameters import Parameter, routed, ServedPath, Wrong
+from txrdma.monitor.web.remotes import OPEN_FINDINGS, RemoteFabric
+from txrdma.monitor.web.rest import answerLater, failed, Folder, NO_RESOURCE, ReadOnly, sendJSON, sendText
+from txrdma.monitor.web.routes import LISTINGS, overview
 from txrdma.monitor.web.scrapes import Scrapes
+from txrdma.monitor.web.searches import Searches
 from txrdma.monitor.web.site import AllPaths, MonitorFactory, MonitorSite, putCommon
-from txrdma.monitor.web.tables import FINDINGS
+from txrdma.monitor.web.tables import FINDINGS, MOST_ROWS, NODES, SEVERITIES, Table, TEXT
 from txrdma.monitor.web.watch import PageContext, Watch
 
-_MOST_FINDINGS: Final = 100
+Row = dict[str, Any]
+
+SHARED_SECONDS: Final = 2
+"""Seconds for which equal requests for rows of several processes have one answer."""
+
+_PATHS: Final = (ServedPath("", (Parameter("search", {**TEXT, "maxLength": 200}, "Text to search"),)),)
 
 
 class FabricsSite:
@@ -35,6 +48,7 @@ class FabricsSite:
     Site of several fabrics.
 
     @ivar factory: serves HTTP on connections.
+    @ivar remotes: fabrics whose monitors are other processes.
     """
 
     def __init__(
@@ -43,80 +57,199 @@ class FabricsSite:
         sites: Mapping[str, MonitorSite],
         access: AccessControl,
         process: ProcessMeasures,
+        remotes: Sequence[tuple[str, str, str]] = (),
     ) -> None:
         """
-        @param sites: sites of the fabrics, by their names.
+        @param sites: sites of the fabrics of this process, by their names.
         @param process: measures the process.
+        @param remotes: names of the other fabrics, URLs of their monitors, and Authorization headers.
         """
         self._sites = sites
+        self._seconds = reactor.seconds
+        self._searches = Searches(reactor)
+        self.remotes = [RemoteFabric(reactor, *one, self._searches.pause) for one in remotes]
         root = Folder()  # type: ignore[no-untyped-call]  # of Twisted's
         root.putChild(
-            b"", ReadOnly(lambda request: answerLater(request, self._sendOverview(request), failed))
+            b"", ReadOnly(lambda request: answerLater(request, self._sendOverview(request), html.failed))
         )
-        root.putChild(b"fabrics", _Fabrics(sites))
-        api = AllPaths(ReadOnly(partial(answerREST, [site.watch for site in sites.values()], list(sites))))
+        root.putChild(b"fabrics", _Fabrics(sites, self.remotes))
+        api = AllPaths(ReadOnly(self._answerREST))
         api.putChild(b"fabrics", ReadOnly(self._list))
-        self._scrapes = Scrapes(reactor, [site.metrics for site in sites.values()], process)
+        measures = partial(self._families, process)
+        self._scrapes = Scrapes(reactor, [site.metrics for site in sites.values()], measures)
         putCommon(root, api, self._scrapes)
         problems = [partial(self._problems, of) for of in (Watch.livenessProblem, Watch.readinessProblem)]
         self.factory = MonitorFactory(reactor, root, access, *problems)
 
-    def stop(self) -> None:
-        """End all responses in progress."""
+    def start(self) -> None:
+        """Begin to read the states of fabrics whose monitors are other processes."""
+        for remote in self.remotes:
+            remote.start()
+
+    def stop(self) -> Deferred[Any]:
+        """End all responses in progress; fires when no other process is being read."""
         self._scrapes.stop()
+        self._searches.stop()
+        return gatherResults([remote.stop() for remote in self.remotes])
 
     def _problems(self, problemOf: Callable[[Watch], str]) -> str:
-        """Return a problem of each fabric that has one; C{""} if there is none."""
+        """Return a problem of each fabric of this process that has one; C{""} if there is none."""
         problems = {name: problemOf(site.watch) for name, site in self._sites.items()}
         return "; ".join(f"{name}: {problem}" for name, problem in problems.items() if problem)
 
-    # Answers.
+    def _families(self, process: ProcessMeasures) -> Iterator[Family]:
+        """Yield what is measured of the process, and of the other ones."""
+        yield from process.families()
+        if self.remotes:
+            ages = [(labels(fabric=one.name), f"{one.age():.3f}") for one in self.remotes]
+            text = "Seconds since the monitor of a fabric, which is another process, has last answered"
+            yield family("txrdma_monitor_remote_age_seconds", "gauge", text, ages)
+
+    # Rows of all fabrics.
 
     def _contexts(self) -> dict[str, PageContext]:
         return {name: site.watch.context() for name, site in self._sites.items()}
 
-    async def _sendOverview(self, request: Request) -> None:
-        """Send a page that lists all fabrics, and the open findings of all, the worst first."""
-        rows: list[tuple[Any, ...]] = []
-        contexts = self._contexts()
-        for name, context in contexts.items():
-            verdict, colour = health(context)
-            state = "active" if context.watch.isActive else "standby"
-            link = tags.a(name, href=f"/fabrics/{name}/")
-            shown = tags.span(verdict, class_=f"badge {colour}")
-            rows.append((link, shown, len(context.fabric.nodes), badge(state)))
-        page = tags.html(
-            head("Fabrics"),
-            tags.body(
-                tags.main(
-                    tags.h1("Fabrics"),
-                    table("All fabrics", ("Fabric", "State", "Nodes", "Monitor"), rows, "There is none."),
-                    *await _openFindings(list(contexts.values())),
-                    id="main",
-                )
-            ),
-            lang="en",
-        )
-        pause = next(iter(contexts.values())).watch.searches.pause
-        sendPage(request, await flattened(request, page, pause))
+    async def _page(self, path: str, rows: Table[Any], wanted: Mapping[str, Any]) -> Row:
+        """
+        Return a page of the rows of all fabrics for JSON; it names those whose rows are missing.
+
+        @param path: path of the listing below C{/api/v1}.
+        """
+        contexts = list(self._contexts().values())
+        if not self.remotes:
+            return await rows.page(contexts, wanted)
+        most = wanted["offset"] + wanted["limit"]
+        if most > MOST_ROWS:
+            raise Wrong(f"of several processes, offset and limit are at most {MOST_ROWS} together")
+        first = {**wanted, "offset": 0, "limit": most}
+
+        async def make() -> Row:
+            local = [rows.page(contexts, first)] if contexts else []
+            reading = [*local, *(one.page(path, rows, first) for one in self.remotes)]
+            done = [Deferred.fromCoroutine(each) for each in reading]
+            results: list[tuple[bool, Any]] = await DeferredList(done, consumeErrors=True)
+            for isRead, found in results:
+                if not (isRead or found.check(RDMAError)):
+                    found.raiseException()
+            away = [
+                {"fabric": remote.name, "problem": errorText(found.value)}
+                for remote, (isRead, found) in zip(self.remotes, results[len(local) :], strict=True)
+                if not isRead
+            ]
+            pages = [found for isRead, found in results if isRead]
+            return {**rows.merged(pages, wanted), "away": away}
+
+        asked = path, tuple(sorted(wanted.items()))
+        return await self._searches.shared(asked, int(self._seconds() / SHARED_SECONDS), make)
+
+    # Answers.
+
+    def _answerREST(self, request: Request) -> bytes | int:
+        if request.postpath == [b"openapi.json"]:
+            names = [*self._sites, *(one.name for one in self.remotes)]
+            return sendJSON(request, 200, description(prefixOf(request), names))
+        return answerLater(request, self._sendListing(request), failed)
+
+    async def _sendListing(self, request: Request) -> None:
+        route, values = routed(LISTINGS, request.postpath or (), request.args, NO_RESOURCE)
+        assert route.table is not None, "it is no listing"
+        page = await self._page(route.path, route.table, values)
+        request.write(sendJSON(request, 200, page))
+        request.finish()
 
     def _list(self, request: Request) -> bytes:
         """Send all fabrics as JSON; C{/fabrics/NAME/api/v1} has the data of each."""
-        rows = [
-            {"fabric": name, "isActive": context.watch.isActive, **overview(context)}
-            for name, context in self._contexts().items()
+        rows: list[Row] = [
+            {"fabric": name, "problem": "", **overview(one)} for name, one in self._contexts().items()
         ]
+        rows += [{"fabric": one.name, "problem": one.problem, **one.state} for one in self.remotes]
         return sendJSON(request, 200, {"rows": rows})
+
+    async def _sendOverview(self, request: Request) -> None:
+        """Send a page that lists all fabrics, and the open findings of all, or what is searched."""
+        try:
+            _, values = routed(_PATHS, [b""], request.args, "")
+        except Wrong as error:
+            request.write(sendText(request, 400, str(error)))
+            request.finish()
+            return
+        search = values["search"]
+        parts = [searchForm("/", values, "Name or GUID of a node, or text of a finding")]
+        if search:
+            wanted = {**OPEN_FINDINGS, "search": search}
+            parts += self._findings(await self._page("/findings", FINDINGS, wanted))
+            del wanted["isOpen"]
+            parts += self._nodes(await self._page("/nodes", NODES, wanted))
+        else:
+            pages = [one.findings for one in self.remotes]
+            contexts = list(self._contexts().values())
+            if contexts:
+                pages.insert(0, await FINDINGS.page(contexts, OPEN_FINDINGS))
+            parts += self._findings(FINDINGS.merged(pages, OPEN_FINDINGS))
+        main = tags.main(tags.h1("Fabrics"), self._fabrics(), parts, id="main")
+        page = tags.html(head("Fabrics"), tags.body(main), lang="en")
+        html.sendPage(request, await html.flattened(request, page, self._searches.pause))
+
+    # Parts of the page.
+
+    def _fabrics(self) -> Part:
+        """Table of all fabrics, with the last known states of those whose monitors are away."""
+        rows: list[list[Part]] = []
+        for name, context in self._contexts().items():
+            state = "active" if context.watch.isActive else "standby"
+            rows.append(_fabricCells(name, health(context), len(context.fabric.nodes), badge(state)))
+        for one in self.remotes:
+            known = one.state
+            found = [level for level in SEVERITIES if known["findings"][level]]
+            said = verdict(known["isKnown"], sum(known["findings"].values()), found[-1] if found else None)
+            shown: Part = badge("active" if known["isActive"] else "standby")
+            if one.problem:
+                last = "; its state is the last known one" if known["isKnown"] else ""
+                shown = [_away(), f" for {ago(one.age())}: {one.problem}{last}"]
+                said = said if known["isKnown"] else ("Unknown", "info")
+            rows.append(_fabricCells(one.name, said, known["nodes"], shown))
+        return table("All fabrics", ("Fabric", "State", "Nodes", "Monitor"), rows, "There is none.")
+
+    def _findings(self, page: Row) -> list[Part]:
+        """Open findings of all fabrics, the worst first, with links to the pages of their fabrics."""
+        away = {one.name for one in self.remotes if one.problem}
+        rows = []
+        for row in page["rows"]:
+            home = f"/fabrics/{row['fabric']}"
+            where = tags.a(row["where"], href=home + (_nodePath(row) if row["guid"] else "/findings"))
+            old = [" ", _away()] if row["fabric"] in away else ""
+            link = tags.a(row["fabric"], href=f"{home}/")
+            rows.append(([link, old], badge(row["severity"]), where, row["text"]))
+        heads = ("Fabric", "Severity", "Where", "What")
+        return _listed("Findings", page, table("Findings of all fabrics", heads, rows, "There is none."))
+
+    def _nodes(self, page: Row) -> list[Part]:
+        rows = [
+            (
+                row["fabric"],
+                tags.a(row["name"] or row["guid"], href=f"/fabrics/{row['fabric']}{_nodePath(row)}"),
+                row["type"].capitalize(),
+                row["findings"] or "–",
+                tags.code(row["guid"]),
+            )
+            for row in page["rows"]
+        ]
+        heads = ("Fabric", "Name", "Type", "Findings", "GUID")
+        return _listed("Nodes", page, table("Nodes", heads, rows, "No node is like that."))
 
 
 class _Fabrics(Folder):
-    """C{/fabrics/NAME}: the whole site of a fabric."""
+    """C{/fabrics/NAME}: the whole site of a fabric, or redirections to that of another process."""
 
-    def __init__(self, sites: Mapping[str, MonitorSite]) -> None:
+    def __init__(self, sites: Mapping[str, MonitorSite], remotes: Sequence[RemoteFabric]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # of Twisted's
         self._sites = {name.encode(): site for name, site in sites.items()}
+        self._remotes = {one.name.encode(): one for one in remotes}
 
     def getChild(self, name: bytes, request: Request) -> IResource:
+        if name in self._remotes:
+            return ReadOnly(self._remotes[name].redirect)
         site = self._sites.get(name)
         if site is None:
             return notFound(message="There is no such fabric.")
@@ -124,15 +257,26 @@ class _Fabrics(Folder):
         return site.root
 
 
-async def _openFindings(contexts: Sequence[PageContext]) -> tuple[Tag, Part]:
-    """Return the open findings of all fabrics, the worst first, with links to the pages of their fabrics."""
-    page = await FINDINGS.page(contexts, {"isOpen": True, "limit": _MOST_FINDINGS, "offset": 0})
-    rows = []
-    for row in page["rows"]:
-        home = f"/fabrics/{row['fabric']}"
-        place = home + ("/findings" if row["guid"] is None else f"/nodes/{row['guid']}")
-        where = tags.a(row["where"], href=place)
-        rows.append((tags.a(row["fabric"], href=f"{home}/"), badge(row["severity"]), where, row["text"]))
-    shown = f"the worst {len(rows)} of {page['total']}" if page["total"] > len(rows) else page["total"]
-    heads = ("Fabric", "Severity", "Where", "What")
-    return tags.h2(f"Findings ({shown})"), table("Findings of all fabrics", heads, rows, "There is none.")
+def _fabricCells(name: str, said: tuple[str, str], nodes: int, monitor: Part) -> list[Part]:
+    text, colour = said
+    link = tags.a(name, href=f"/fabrics/{name}/")
+    return [link, tags.span(text, class_=f"badge {colour}"), nodes, monitor]
+
+
+def _away() -> Tag:
+    return tags.span("away", class_="badge critical")
+
+
+def _nodePath(row: Row) -> str:
+    return f"/nodes/{row['guid']}"
+
+
+def _listed(heading: str, page: Row, shown: Part) -> list[Part]:
+    """Rows below their heading, and the fabrics whose rows are missing."""
+    count, total = len(page["rows"]), page["total"]
+    text = f"the first {count} of {total}" if total > count else total
+    missing = [
+        tags.p(f"Without those of {one['fabric']}: {one['problem']}.", class_="empty", role="alert")
+        for one in page.get("away", ())
+    ]
+    return [tags.h2(f"{heading} ({text})"), missing, shown]

@@ -404,13 +404,18 @@ def health(context: PageContext) -> tuple[str, str]:
     """State of health as text, and the class of its colour."""
     if context.knownAt is not None:
         return f"Discovering the fabric: last known {ago(context.now - context.knownAt)} ago", "info"
-    if context.poller.fabric is None:
-        return "Discovering the fabric…", "info"
     worst = context.poller.findings.log.worst()
+    level = None if worst is None else worst.name.lower()
+    return verdict(context.poller.fabric is not None, len(context.open), level)
+
+
+def verdict(isKnown: bool, count: int, worst: str | None) -> tuple[str, str]:
+    """State of health by the number of findings and the worst severity, and the class of its colour."""
+    if not isKnown:
+        return "Discovering the fabric…", "info"
     if worst is None:
         return "All is well", "ok"
-    count = len(context.open)
-    return f"{count} finding{'s' if count > 1 else ''}", worst.name.lower()
+    return f"{count} finding{'s' if count > 1 else ''}", worst
 
 
 def _menu(label: str, links: Iterable[tuple[str, str]], now: str) -> Tag:
@@ -450,7 +455,7 @@ def frame(context: PageContext, path: str, heading: str, parts: Part, drawing: s
     @param path: path of the page in the menu.
     @param drawing: one of L{SCRIPTS}; C{""} for none.
     """
-    verdict, colour = health(context)
+    state, colour = health(context)
     watch, live = context.watch, {"data-live": "yes"}
     standby = f"This is a standby; {watch.active or 'no monitor'} is active."
     scripts = ("monitor.js", *SCRIPTS.get(drawing, ()))
@@ -458,7 +463,7 @@ def frame(context: PageContext, path: str, heading: str, parts: Part, drawing: s
     header = tags.header(
         tags.a("Fabric monitor", href=f"{OUTSIDE}" if watch.fabric else "/", class_="brand"),
         fabricMenu(watch, path),
-        tags.a(verdict, href="/findings", id="health", class_=f"badge {colour}", **live),
+        tags.a(state, href="/findings", id="health", class_=f"badge {colour}", **live),
         _menu("Pages", MENU, path),
     )
     files = [tags.a(text, href=link) for link, text in _FOR_PROGRAMS]

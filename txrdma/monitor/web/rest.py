@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final
 
 from twisted.internet.defer import CancelledError, Deferred
@@ -16,10 +16,14 @@ from txrdma.error import DeviceUnavailable
 from txrdma.kit.pathprefix import prefixOf
 from txrdma.monitor.web.openapi import description
 from txrdma.monitor.web.parameters import Missing, routed, Wrong
-from txrdma.monitor.web.routes import LISTINGS, ROUTES, WebRoute
+from txrdma.monitor.web.routes import ROUTES
 from txrdma.monitor.web.watch import Watch
 
 _log = Logger()
+
+
+NO_RESOURCE: Final = "there is no such resource; /api/v1/openapi.json describes all"
+"""Answer to a request for a path that the REST interface does not have."""
 
 
 def sendJSON(request: Request, code: int, answer: Mapping[str, Any]) -> bytes:
@@ -106,28 +110,27 @@ def answerLater(
     return NOT_DONE_YET
 
 
-def answerREST(watches: Sequence[Watch], fabrics: Sequence[str], request: Request) -> bytes | int:
-    """Answer a request below C{/api/v1}; for the site of several fabrics, with listings of all of them."""
+def answerREST(watch: Watch, request: Request) -> bytes | int:
+    """Answer a request below C{/api/v1}."""
     if request.postpath == [b"openapi.json"]:
-        return sendJSON(request, 200, description(prefixOf(request), fabrics))
-    return answerLater(request, _send(watches, LISTINGS if fabrics else ROUTES, request), failed)
+        return sendJSON(request, 200, description(prefixOf(request)))
+    return answerLater(request, _send(watch, request), failed)
 
 
-async def _send(watches: Sequence[Watch], routes: Sequence[WebRoute], request: Request) -> None:
+async def _send(watch: Watch, request: Request) -> None:
     """Send the answer of the request's route: a page of a table, or what the route makes."""
-    missing = "there is no such resource; /api/v1/openapi.json describes all"
-    route, values = routed(routes, request.postpath or (), request.args, missing)
-    contexts = [watch.context() for watch in watches]
+    route, values = routed(ROUTES, request.postpath or (), request.args, NO_RESOURCE)
+    context = watch.context()
     if route.table is not None:
-        made: dict[str, Any] | list[bytes] = await route.table.page(contexts, values)
+        made: dict[str, Any] | list[bytes] = await route.table.page([context], values)
     else:
         assert route.answer is not None
-        made = await route.answer(contexts[0], values)
+        made = await route.answer(context, values)
     if isinstance(made, dict):
         made = [sendJSON(request, 200, made)]
     else:
         request.setHeader("Content-Type", "application/json")
-    await watches[0].searches.write(made, request.write)
+    await watch.searches.write(made, request.write)
     request.finish()
 
 

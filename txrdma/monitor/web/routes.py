@@ -88,6 +88,7 @@ def overview(context: PageContext) -> Answer:
     for entry in context.open:
         found[entry.severity.name.lower()] += 1
     return {
+        "isActive": context.watch.isActive,
         "isWell": poller.fabric is not None and worst is None,
         "isKnown": poller.fabric is not None,
         "knownAt": context.knownAt,
@@ -222,7 +223,8 @@ async def _differences(context: PageContext, values: Values) -> Answer:
 # Schemas.
 
 
-_OVERVIEW: Final = record(
+OVERVIEW_SCHEMA: Final = record(
+    isActive=described(TRUTH, "It is no standby"),
     isWell=described(TRUTH, "The fabric is known, and there is no finding"),
     isKnown=described(TRUTH, "There was a sweep"),
     knownAt=described(orNull(NUMBER), "Time of the last stored event, before the first sweep"),
@@ -242,7 +244,9 @@ def _more(schema: Schema, **properties: Schema) -> Schema:
     }
 
 
-FABRICS_SCHEMA: Final = record(rows=rowsOf(_more(_OVERVIEW, fabric=TEXT, isActive=TRUTH)))
+_PROBLEM: Final = described(TEXT, "Why the monitor is away, so that the state is its last one; empty if not")
+
+FABRICS_SCHEMA: Final = record(rows=rowsOf(_more(OVERVIEW_SCHEMA, fabric=TEXT, problem=_PROBLEM)))
 """Schema of the states of all fabrics."""
 
 _ROWS: Final = {
@@ -271,7 +275,7 @@ _BETWEEN: Final = (
 _COUNTER: Final = Parameter("counter", choice(*STORED_COUNTERS), "Counter; data is in octets", isInPath=True)
 
 ROUTES: Final = (
-    WebRoute("/overview", (), "overview", "Is all well?", _OVERVIEW, _overview),
+    WebRoute("/overview", (), "overview", "Is all well?", OVERVIEW_SCHEMA, _overview),
     _listingRoute("/nodes", "Nodes: switches, then hosts, then routers", NODES, "type", "isSilent"),
     WebRoute("/nodes/{guid}", (GUID_PARAMETER,), "node", "A node with its ports and findings", _NODE, _node),
     _listingRoute("/ports", "Ports of all nodes", PORTS, "guid", "state", "isLinked"),

@@ -9,7 +9,7 @@ at its own speed.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 from zlib import compressobj, decompressobj
 
@@ -21,7 +21,6 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.web.server import NOT_DONE_YET, Request
 
-from txrdma.monitor.process import ProcessMeasures
 from txrdma.monitor.series.exposition import CONTENT_TYPE, exposed, Family
 from txrdma.monitor.web.metrics import COLLECTORS, Metrics
 from txrdma.monitor.web.rest import ReadOnly, sendText
@@ -142,12 +141,15 @@ class Scrapes(ReadOnly):
     """C{/metrics}, with C{fabric} and C{collect[]} for a part of it."""
 
     def __init__(
-        self, reactor: IReactorTime, several: Sequence[Metrics], process: ProcessMeasures | None
+        self,
+        reactor: IReactorTime,
+        several: Sequence[Metrics],
+        measures: Callable[[], Iterable[Family]] | None,
     ) -> None:
-        """@param process: measures the process, or None."""
+        """@param measures: returns families that belong to no fabric of this process, or None."""
         super().__init__(self._answered)
         self._several = {metrics.watch.fabric: metrics for metrics in several}
-        self._process = process
+        self._measures = measures
         self._seconds = reactor.seconds
         self._cooperator = Cooperator(scheduler=lambda work: reactor.callLater(0.0, work))
         self._scrapes: list[_Scrape] = []
@@ -187,8 +189,8 @@ class Scrapes(ReadOnly):
     def _families(self, fabrics: list[str], collectors: list[str]) -> Iterator[Family | None]:
         for fabric in fabrics:
             yield from self._several[fabric].families(collectors)
-        if self._process is not None and COLLECTORS[0] in collectors:
-            yield from self._process.families()
+        if self._measures is not None and COLLECTORS[0] in collectors:
+            yield from self._measures()
 
     def _scrape(self, fabrics: list[str], collectors: list[str]) -> _Scrape:
         """Return the scrape of a request: one that is shared, or another one, whose first step is done."""

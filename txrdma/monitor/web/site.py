@@ -372,11 +372,11 @@ class MonitorSite:
         watch.searches = Searches(reactor)
         self._timer = Timer(reactor)
         root = AllPaths(ReadOnly(partial(answerPage, watch), partial(actionOf, watch, True)))
-        api = AllPaths(ReadOnly(partial(answerREST, [watch], ()), partial(actionOf, watch, False)))
+        api = AllPaths(ReadOnly(partial(answerREST, watch), partial(actionOf, watch, False)))
         api.putChild(b"events", ReadOnly(self.hub.answer))  # not compressed, as it does not end
         root.putChild(b"readyz", _probe(watch.readinessProblem))  # below the path of a fabric
         self.root, self.watch, self.metrics = root, watch, Metrics(watch, counters)
-        self._scrapes = Scrapes(reactor, [self.metrics], process)
+        self._scrapes = Scrapes(reactor, [self.metrics], None if process is None else process.families)
         putCommon(root, api, self._scrapes)
         access = access or AccessControl()
         self.factory = MonitorFactory(reactor, root, access, watch.livenessProblem, watch.readinessProblem)

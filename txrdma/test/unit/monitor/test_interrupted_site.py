@@ -133,7 +133,7 @@ class InterruptionTests(SiteTestCase):
     def test_partOfAnswer(self) -> None:
         """If a part of an answer was sent before an exception, the connection closes before its end."""
 
-        async def send(_watches: Any, _routes: Any, request: Any) -> None:
+        async def send(_watch: Any, request: Any) -> None:
             request.write(b'{"rows": [')
             raise ZeroDivisionError("a test's")
 
