@@ -22,11 +22,15 @@ METRIC = re.compile(r"\b(?:infiniband|txrdma_monitor)_[a-z0-9_]+")
 
 class FileTests(SiteTestCase):
     def known(self) -> set[str]:
-        """Return the names of all metrics of a monitor with a history on a reactor that can be measured."""
+        """
+        Return the names of all metrics of a monitor with a history, and of a front end, on a reactor that can
+        be measured.
+        """
         self.started()
         reported = set(METRIC.findall(self.get("/metrics").text))
         process = {f"{IterationTimes(None).durations.family().name}_bucket"}
-        return reported | process | {"txrdma_monitor_history_dropped_total"}
+        others = {"txrdma_monitor_history_dropped_total", "txrdma_monitor_remote_age_seconds"}
+        return reported | process | others
 
     def test_rules(self) -> None:
         promtool = shutil.which("promtool")
@@ -36,14 +40,14 @@ class FileTests(SiteTestCase):
             [promtool, "check", "rules", FILES / "alerts.yml"], capture_output=True, text=True, timeout=60
         )
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-        self.assertIn("11 rules found", done.stdout)
+        self.assertIn("12 rules found", done.stdout)
 
     def test_acknowledged(self) -> None:
         """Rules are silent about findings that an operator has acknowledged."""
         promtool = shutil.which("promtool")
         if promtool is None:
             raise SkipTest("promtool is not here: apt-get install prometheus")
-        groups = []
+        groups: list[dict[str, object]] = []
         for severity, name in (("critical", "FabricCritical"), ("warning", "FabricWarnings")):
             for acknowledged, number in (("true", 0), ("false", 1)):
                 labels = f'severity="{severity}", acknowledged="{acknowledged}"'
@@ -51,11 +55,36 @@ class FileTests(SiteTestCase):
                 test = {"expr": expr, "eval_time": "30m", "exp_samples": [{"labels": "{}", "value": number}]}
                 series = [{"series": f"txrdma_monitor_findings{{{labels}}}", "values": "1x40"}]
                 groups.append({"interval": "1m", "input_series": series, "promql_expr_test": [test]})
+        self.alerts(promtool, groups)
+
+    def alerts(self, promtool: str, groups: list[dict[str, object]]) -> None:
+        """Check which alerts promtool raises by the rules."""
         path = Path(self.mktemp())
         path.write_text(json.dumps({"rule_files": [str(FILES / "alerts.yml")], "tests": groups}))
         words = [promtool, "test", "rules", str(path)]
         done = subprocess.run(words, capture_output=True, text=True, timeout=60)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
+    def test_severalFabrics(self) -> None:
+        """Rules see one of several fabrics that is not watched, whatever the monitors of the others do."""
+        promtool = shutil.which("promtool")
+        if promtool is None:
+            raise SkipTest("promtool is not here: apt-get install prometheus")
+        groups: list[dict[str, object]] = []
+        for name, series, good, bad in (
+            ("FabricMonitorAway", "txrdma_monitor_rounds_total", "0+6x60", "7x60"),
+            ("FabricMonitorStandbyOnly", "txrdma_monitor_active", "1x60", "0x60"),
+            ("FabricMonitorUnread", "txrdma_monitor_remote_age_seconds", "9x60", "0+60x60"),
+        ):
+            given = [
+                {"series": f'{series}{{fabric="{fabric}"}}', "values": values}
+                for fabric, values in (("north", good), ("south", bad))
+            ]
+            expr = f'count by (fabric) (ALERTS{{alertname="{name}", alertstate="firing"}})'
+            found = [{"labels": '{fabric="south"}', "value": 1}]
+            test = {"expr": expr, "eval_time": "30m", "exp_samples": found}
+            groups.append({"interval": "1m", "input_series": given, "promql_expr_test": [test]})
+        self.alerts(promtool, groups)
 
     def test_metrics(self) -> None:
         """Rules and dashboard use only metrics that the monitor has."""
