@@ -14,7 +14,9 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from base64 import b64encode
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
@@ -23,6 +25,7 @@ from urllib.parse import quote
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from txrdma.monitor.web.layout import MENU
+from txrdma.test.support.monitor.prometheus import freeAddress
 from txrdma.test.system.browser import FOLDER
 from txrdma.test.system.browser.serving import HOSTILE, PASSWORD, USER
 
@@ -52,6 +55,17 @@ sweep = 1
 settle = 0.1
 states = 1
 survey = 0
+"""
+
+FRONT = """
+web.listen = 'tcp:0:interface=127.0.0.1'
+
+[fabrics.north]
+url = '{url}'
+authorization-file = '{secret}'
+
+[fabrics.south]
+url = 'http://{away}'
 """
 
 AXE = """
@@ -516,23 +530,8 @@ class BrowserTests(SynchronousTestCase):
             done = subprocess.run([*snapshot, device, file], stdout=quiet, timeout=PATIENCE_SECONDS)
             self.assertEqual(done.returncode, 1 if "dead" in device else 0)  # 1: a node did not answer
         replays = ["--speed", "10", *(word for file in files for word in ("--replay", file))]
-        command = [
-            sys.executable,
-            "-c",
-            TWISTD,
-            "-n",
-            "--pidfile=",
-            "fabric-monitor",
-            "--config",
-            str(config),
-            *replays,
-        ]
-        pipe = subprocess.PIPE
-        with subprocess.Popen(command, stdout=pipe, stderr=subprocess.STDOUT, text=True) as server:
-            try:
-                assert server.stdout is not None
-                lines = (re.search(r"starting on (\d+)", line) for line in server.stdout)
-                url = next(f"http://127.0.0.1:{line[1]}" for line in lines if line)
+        try:
+            with self.served(config, *replays) as url:
                 self.driver.get(url)
                 self.assertIn("This is a replay of", self.text("#standby"))
                 self.until(lambda: "h00003" in self.text("#findings"))
@@ -545,10 +544,57 @@ class BrowserTests(SynchronousTestCase):
                     self.assertEqual(self.complaints(), [], path)
                 self.picture("replay")
                 self.assertEqual(self.complaintsOfAxe(), [])
+        finally:
+            for file in (*files, str(config)):
+                os.unlink(file)
+
+    @contextmanager
+    def served(self, config: Path, *words: str) -> Iterator[str]:
+        """Run C{twistd fabric-monitor} with a configuration, and yield the URL of its pages."""
+        command = [
+            sys.executable,
+            "-c",
+            TWISTD,
+            "-n",
+            "--pidfile=",
+            "fabric-monitor",
+            "--config",
+            str(config),
+        ]
+        pipe = subprocess.PIPE
+        with subprocess.Popen([*command, *words], stdout=pipe, stderr=subprocess.STDOUT, text=True) as server:
+            try:
+                assert server.stdout is not None
+                lines = (re.search(r"starting on (\d+)", line) for line in server.stdout)
+                yield next(f"http://127.0.0.1:{line[1]}" for line in lines if line)
             finally:
                 server.kill()
-                for file in (*files, str(config)):
-                    os.unlink(file)
+
+    def test_frontEnd(self) -> None:
+        """A front end shows this monitor and one that is away, also in a narrow window; nodes are found."""
+        secret = self.folder / f"front-{os.getpid()}.authorization"
+        config = self.folder / f"front-{os.getpid()}.toml"
+        for path in (secret, config):
+            path.touch(0o600)
+            self.addCleanup(path.unlink)
+        secret.write_text(f"Basic {b64encode(f'{USER}:{PASSWORD}'.encode()).decode()}\n")
+        config.write_text(FRONT.format(url=self.url, secret=secret, away=freeAddress()))
+        with self.served(config) as url:
+            self.until(lambda: self.driver.get(url) or "refused" in self.text("table"))
+            self.assertIn("away", self.text("table"))
+            self.assertEqual(self.complaints(), [])
+            self.assertEqual(self.complaintsOfAxe(), [])
+            self.setView(400, 800)
+            self.assertLessEqual(self.js("return document.documentElement.scrollWidth"), 400)
+            self.picture("front")
+            self.setView(1280, 900)
+            self.driver.find_element("css selector", "input[name=search]").send_keys("leaf04\n")
+            self.until(lambda: "Nodes (1)" in self.text("main"))
+            self.assertIn("Without those of south", self.text("main"))
+            self.assertEqual(self.complaints(), [])
+            self.driver.find_element("css selector", "a[href*='/nodes/0x']").click()
+            self.until(lambda: self.text("h1") == "leaf04")
+            self.assertTrue(self.driver.current_url.startswith(self.url))
 
     def test_size(self) -> None:
         """The overview is small, including everything that it requests."""
