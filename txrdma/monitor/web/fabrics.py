@@ -23,7 +23,7 @@ from txrdma.kit.webaccess import AccessControl
 from txrdma.monitor.process import ProcessMeasures
 from txrdma.monitor.series.exposition import Family, family, labels
 from txrdma.monitor.web import html
-from txrdma.monitor.web.layout import ago, badge, head, health, Part, searchForm, table, tags, verdict
+from txrdma.monitor.web.layout import ago, badge, head, Part, searchForm, table, tags, verdict
 from txrdma.monitor.web.openapi import description
 from txrdma.monitor.web.parameters import Parameter, routed, ServedPath, Wrong
 from txrdma.monitor.web.remotes import OPEN_FINDINGS, RemoteFabric
@@ -158,13 +158,16 @@ class FabricsSite:
         request.write(sendJSON(request, 200, page))
         request.finish()
 
-    def _list(self, request: Request) -> bytes:
-        """Send all fabrics as JSON; C{/fabrics/NAME/api/v1} has the data of each."""
-        rows: list[Row] = [
+    def _states(self) -> list[Row]:
+        """Return the states of all fabrics for JSON."""
+        several: list[Row] = [
             {"fabric": name, "problem": "", **overview(one)} for name, one in self._contexts().items()
         ]
-        rows += [{"fabric": one.name, "problem": one.problem, **one.state} for one in self.remotes]
-        return sendJSON(request, 200, {"rows": rows})
+        return several + [{"fabric": one.name, "problem": one.problem, **one.state} for one in self.remotes]
+
+    def _list(self, request: Request) -> bytes:
+        """Send all fabrics as JSON; C{/fabrics/NAME/api/v1} has the data of each."""
+        return sendJSON(request, 200, {"rows": self._states()})
 
     async def _sendOverview(self, request: Request) -> None:
         """Send a page that lists all fabrics, and the open findings of all, or what is searched."""
@@ -195,20 +198,20 @@ class FabricsSite:
 
     def _fabrics(self) -> Part:
         """Table of all fabrics, with the last known states of those whose monitors are away."""
+        ages = {one.name: one.age() for one in self.remotes}
         rows: list[list[Part]] = []
-        for name, context in self._contexts().items():
-            state = "active" if context.watch.isActive else "standby"
-            rows.append(_fabricCells(name, health(context), len(context.fabric.nodes), badge(state)))
-        for one in self.remotes:
-            known = one.state
-            found = [level for level in SEVERITIES if known["findings"][level]]
-            said = verdict(known["isKnown"], sum(known["findings"].values()), found[-1] if found else None)
-            shown: Part = badge("active" if known["isActive"] else "standby")
-            if one.problem:
-                last = "; its state is the last known one" if known["isKnown"] else ""
-                shown = [_away(), f" for {ago(one.age())}: {one.problem}{last}"]
-                said = said if known["isKnown"] else ("Unknown", "info")
-            rows.append(_fabricCells(one.name, said, known["nodes"], shown))
+        for row in self._states():
+            name, problem = row["fabric"], row["problem"]
+            found = [level for level in SEVERITIES if row["findings"][level]]
+            worst = found[-1] if found else None
+            said = verdict(*(row["isKnown"], row["knownAt"], row["at"], sum(row["findings"].values()), worst))
+            shown: Part = badge("active" if row["isActive"] else "standby")
+            if problem:
+                last = "; its state is the last known one" if row["at"] else ""
+                shown = [_away(), f" for {ago(ages[name])}: {problem}{last}"]
+                said = said if row["at"] else ("Unknown", "info")
+            state = tags.span(said[0], class_=f"badge {said[1]}")
+            rows.append([tags.a(name, href=f"/fabrics/{name}/"), state, row["nodes"], shown])
         return table("All fabrics", ("Fabric", "State", "Nodes", "Monitor"), rows, "There is none.")
 
     def _findings(self, page: Row) -> list[Part]:
@@ -255,12 +258,6 @@ class _Fabrics(Folder):
             return notFound(message="There is no such fabric.")
         below(request, b"fabrics", name)
         return site.root
-
-
-def _fabricCells(name: str, said: tuple[str, str], nodes: int, monitor: Part) -> list[Part]:
-    text, colour = said
-    link = tags.a(name, href=f"/fabrics/{name}/")
-    return [link, tags.span(text, class_=f"badge {colour}"), nodes, monitor]
 
 
 def _away() -> Tag:

@@ -402,15 +402,17 @@ def drawing(isLarge: bool, *above: Part) -> Tag:
 
 def health(context: PageContext) -> tuple[str, str]:
     """State of health as text, and the class of its colour."""
-    if context.knownAt is not None:
-        return f"Discovering the fabric: last known {ago(context.now - context.knownAt)} ago", "info"
-    worst = context.poller.findings.log.worst()
+    worst, isKnown = context.poller.findings.log.worst(), context.poller.fabric is not None
     level = None if worst is None else worst.name.lower()
-    return verdict(context.poller.fabric is not None, len(context.open), level)
+    return verdict(isKnown, context.knownAt, context.now, len(context.open), level)
 
 
-def verdict(isKnown: bool, count: int, worst: str | None) -> tuple[str, str]:
-    """State of health by the number of findings and the worst severity, and the class of its colour."""
+def verdict(
+    isKnown: bool, knownAt: float | None, now: float, count: int, worst: str | None
+) -> tuple[str, str]:
+    """State of health, by the number of findings and the worst severity, and the class of its colour."""
+    if knownAt is not None:
+        return f"Discovering the fabric: last known {ago(now - knownAt)} ago", "info"
     if not isKnown:
         return "Discovering the fabric…", "info"
     if worst is None:

@@ -269,6 +269,14 @@ class FrontTests(RemoteTestCase):
         self.assertEqual(self.rows("nodes")["away"], [])
         self.assertNotIn("away", self.asked("/").text)
 
+    def test_restarted(self) -> None:
+        """A monitor that has restarted, and knows the fabric by its history, says since when."""
+        state = self.get("/fabrics/south/api/v1/overview").json
+        known = {"isKnown": False, "isWell": False, "knownAt": state["at"] - 600}
+        self.faults["south/api/v1/overview"] = body({**state, **known})
+        self.pump(POLL_SECONDS + 1)
+        self.assertIn("last known 10 min ago", self.asked("/").text)
+
     def test_hanging(self) -> None:
         """A monitor that accepts requests and does not answer is away after the time limit."""
         self.faults["south"] = None
