@@ -7,6 +7,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from twisted.internet.error import ConnectionRefusedError
 from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
@@ -21,7 +24,22 @@ from txrdma.monitor.web.remotes import (
     POLL_SECONDS,
     STATE_SECONDS,
 )
-from txrdma.monitor.web.tables import COUNT, GUID_TEXT, NUMBER, orNull, record, TEXT, TRUTH
+from txrdma.monitor.web.tables import (
+    CABLES,
+    CHANGES,
+    COUNT,
+    FINDINGS,
+    GUID_TEXT,
+    LINKS,
+    NODES,
+    NUMBER,
+    orNull,
+    PORTS,
+    record,
+    Table,
+    TEXT,
+    TRUTH,
+)
 from txrdma.sim.fabric import SimulatedFabric
 from txrdma.sim.nets.fattree import fatTree
 from txrdma.tap.fabrics import FabricsService
@@ -99,6 +117,36 @@ class ConformingTests(SynchronousTestCase):
         for schema, values in cases:
             for value in values:
                 self.assertRaises(PeerViolation, conforming, schema, value)
+
+    @settings(max_examples=30)
+    @given(st.sampled_from((NODES, PORTS, LINKS, CABLES, FINDINGS, CHANGES)), st.data())
+    def test_orders(self, table: Table[Any], data: st.DataObject) -> None:
+        """Whatever a monitor sends is refused, or can be merged with other rows in every order."""
+        values = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9)
+        known = st.sampled_from(("0x0000000000000001", "0123456789abcdef", "host", "info", 1, 0.5, True))
+        rows = []
+        for _ in range(2):
+            sent = {one.name: data.draw(known | values) for one in table.columns}
+            good = {one.name: data.draw(st.sampled_from(_valid(one.schema))) for one in table.columns}
+            for row in (sent, good):
+                try:
+                    rows.append(conforming(table.schema, row))
+                except PeerViolation:
+                    self.assertIs(row, sent)
+        for sort in (None, *(f"{sign}{one.name}" for sign in ("", "-") for one in table.columns)):
+            wanted = {"sort": sort, "offset": 0, "limit": 9}
+            page = table.merged([{"total": 1, "rows": [row]} for row in rows], wanted)
+            self.assertEqual((page["total"], len(page["rows"]), len(rows) >= 2), (len(rows), len(rows), True))
+
+
+def _valid(schema: dict[str, Any]) -> list[Any]:
+    """Return values that conform to the schema of a column."""
+    kinds, chosen = schema["type"], schema.get("enum")
+    texts = chosen or {"^0x": ["0x00000000000000ff"], "^[0": ["0123456789abcdef"]}.get(
+        schema.get("pattern", "")[:3], ["", "a", "\u202e"]
+    )
+    of = {"string": texts, "integer": [0, 7], "number": [0, 1.5, 9], "boolean": [True, False]}
+    return [*of[kinds if isinstance(kinds, str) else kinds[0]], *([None] if "null" in kinds else [])]
 
 
 def body(content: object) -> Prepared:
