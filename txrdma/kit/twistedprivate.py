@@ -95,6 +95,8 @@ NAMES: Final = (
     PrivateName("twisted.web.http._GenericHTTPChannelProtocol", "_channel", ("txrdma.monitor.web.site",),
         "Whether a connection of the fabric monitor is idle, when there are too many.",
         "None counts as idle: further connections are refused."),
+    PrivateName("twisted.web.server.Request", "_encoder", ("txrdma.monitor.web.site",),
+        "Compresses answers of the fabric monitor to users who have logged in.", "They are not compressed."),
     PrivateName("twisted.python.usage.Options", "_dispatch", ("txrdma.commands.common.options",),
         "Errors of a value name its option.", "Errors do not name the option."),
     PrivateName("twisted.internet.task.Clock", "_sortCalls", ("txrdma.sim.clock",),

@@ -208,7 +208,7 @@ class _SmallRequest(Request):
         """Render a resource, unless the connection has been lost while the user was authenticated."""
         if self.channel is not None:
             shown = getattr(resource, "resource", resource)  # in Twisted's wrapper for authenticated users
-            if self._encoder is None and isinstance(shown, EncodingResourceWrapper):
+            if getattr(self, "_encoder", self) is None and isinstance(shown, EncodingResourceWrapper):
                 self._encoder = shown.getEncoder(self)  # Twisted does so without authentication only
             super().render(resource)  # type: ignore[no-untyped-call]  # of Twisted's
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import dis
 import re
+from collections.abc import Iterator
+from functools import cache
+from importlib import import_module
 from pathlib import Path
+from types import FunctionType
 
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -21,6 +26,7 @@ BOUND = re.compile(r"(?<![\w.\"])(_[a-zA-Z]\w*)|\bself\.(_[a-zA-Z]\w*)(?=[^\n]* 
 """A private name without a dot before it, as in a definition, or an attribute of self that is set."""
 
 PYTHON = {
+    "_abc_impl",
     "_asdict",
     "_exit",
     "_fields",
@@ -43,6 +49,31 @@ def sources() -> dict[str, str]:
     }
     hidden = ("txrdma.test.", "txrdma.testing.")
     return {name: path.read_text() for name, path in paths.items() if not name.startswith(hidden)}
+
+
+@cache
+def private(cls: type) -> frozenset[str]:
+    """Return the private attributes that a class has, and those that its methods use."""
+    names = {*vars(cls)}
+    for value in vars(cls).values():
+        function = value.fget if isinstance(value, property) else getattr(value, "__wrapped__", value)
+        if isinstance(function, FunctionType):
+            steps = dis.get_instructions(function)
+            names |= {str(each.argval) for each in steps if each.opname.endswith(("_ATTR", "_METHOD"))}
+    return frozenset(name for name in names if re.fullmatch(r"_[a-zA-Z]\w*", name))
+
+
+def inherited(module: str) -> Iterator[tuple[str, str, str]]:
+    """Yield the private names that classes of a module share with their base classes of Twisted but trial."""
+    try:
+        classes = [each for each in vars(import_module(module)).values() if isinstance(each, type)]
+    except ImportError:
+        return  # it needs an extra
+    for cls in classes:
+        if cls.__module__ == module:
+            for base in cls.__mro__:
+                if re.match(r"twisted\.(?!trial\.)", base.__module__):
+                    yield from ((module, cls.__name__, name) for name in private(cls) & private(base))
 
 
 class NamesTests(SynchronousTestCase):
@@ -91,3 +122,17 @@ class NamesTests(SynchronousTestCase):
         self.patch(twistedprivate, "exists", lambda owner, name: name != "_tempDataLen")
         self.assertEqual([each.name for each in missing()], ["_tempDataLen"])
         require("txrdma.smc.handshake.negotiation")
+
+
+class InheritanceTests(SynchronousTestCase):
+    """Names that another class of txrdma has as well, which L{NamesTests} takes for its own."""
+
+    slowBecause = "imports every module"
+
+    def test_inherited(self) -> None:
+        """A class shares a private name with its base class of Twisted only if that is listed."""
+        found = {each for name in sources() if not name.endswith("__main__") for each in inherited(name)}
+        self.assertIn(("txrdma.verbs.polling", "PollingReactor", "_newTimedCalls"), found)
+        listed = {(module, each.name) for each in NAMES for module in each.modules}
+        unknown = {each for each in found if (each[0], each[2]) not in listed and each[2] not in PYTHON}
+        self.assertEqual(unknown, set())
