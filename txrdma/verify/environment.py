@@ -66,7 +66,9 @@ def _isActive(port: EndPort) -> bool:
 def _moduleProblems(host: Host, devices: list[RDMADevice]) -> Iterator[HostProblem]:
     yield from _driverProblems(host)
     if not devices:
-        netdev = next((name for name in host.names("sys/class/net") if name != "lo"), "INTERFACE")
+        names = [name for name in host.names("sys/class/net") if name != "lo"]
+        names.sort(key=lambda name: not (host.root / f"sys/class/net/{name}/device").exists())  # not a bridge
+        netdev = next(iter(names), "INTERFACE")
         yield problem("no-device", "", "the kernel has no RDMA device", netdev=netdev)
         return
     if not host.has("sys/class/infiniband_verbs"):

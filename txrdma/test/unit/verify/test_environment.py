@@ -97,9 +97,12 @@ class EnvironmentTests(SynchronousTestCase):
     # modules
 
     def test_noDevice(self) -> None:
-        """Without a device, the command creates one of rxe on a network interface."""
+        """Without a device, the command creates one of rxe on a network interface, if possible of an adapter."""
         self.sysfs.remove("class/infiniband/mlx5_0")
         self.sysfs.netdev("lo", 65536)
+        self.sysfs.netdev("docker0")
+        self.assertTrue(self.only("no-device", False).fix.endswith("type rxe netdev docker0"))
+        (self.root / "sys/class/net/eth0/device").mkdir()
         self.assertTrue(self.only("no-device", False).fix.endswith("type rxe netdev eth0"))
 
     def test_noDriver(self) -> None:
