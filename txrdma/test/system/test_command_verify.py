@@ -61,6 +61,18 @@ class VerifyTests(SynchronousTestCase):
         self.assertIn(f"| rdma | {passed} | 0 | 0 |", text)
         self.assertNotIn(os.uname().nodename, text)
 
+    def test_ports(self) -> None:
+        """The other end is another device of this host, or another port of the same device."""
+        for part, *words in (
+            ("rdma", "--device", "soft:127.0.0.1", "--to", "soft:127.0.0.2"),
+            ("verbs", "--device", "soft:127.0.0.1,127.0.0.2", "--to-port", "2"),
+        ):
+            report = self.verified("--quick", "--parts", part, *words)
+            self.assertEqual(len(report["devices"]), 2)
+            self.assertEqual((report["parts"][part]["failed"], report["failures"]), (0, []))
+            self.assertGreater(report["parts"][part]["passed"], 20)
+            self.assertNotIn("127.0.0.2", (self.folder / "txrdma-verify.md").read_text())
+
     def test_peers(self) -> None:
         """Two processes, as on two hosts, exchange data over every transport, also over IPv6, and measure."""
         server = self.begin("--serve", "--tcp-port", "0", "--device", "soft:127.0.0.1")
