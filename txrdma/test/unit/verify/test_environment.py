@@ -97,7 +97,7 @@ class EnvironmentTests(SynchronousTestCase):
     # modules
 
     def test_noDevice(self) -> None:
-        """Without a device, the command creates one of rxe on a network interface, if possible of an adapter."""
+        """Without a device, the command creates one of rxe on an interface, of an adapter if possible."""
         self.sysfs.remove("class/infiniband/mlx5_0")
         self.sysfs.netdev("lo", 65536)
         self.sysfs.netdev("docker0")
