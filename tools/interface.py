@@ -68,6 +68,8 @@ PROVISIONAL: Final = (
     "txrdma.sim.clock",
     "txrdma.sim.fabric",
     "txrdma.sim.nets.fattree",
+    "txrdma.smc.endpoints",
+    "txrdma.smc.terms.options",
     "txrdma.soft.device",
     "txrdma.telemetry",
     "txrdma.testing.contracts",
@@ -75,6 +77,7 @@ PROVISIONAL: Final = (
     "txrdma.testing.streams.matrix",
     "txrdma.testing.streams.provider",
     "txrdma.testing.streams.runner",
+    "txrdma.verbs.devices",
 )
 """Modules that the documentation uses; their names may change in a minor release, with a news fragment."""
 

@@ -20,6 +20,8 @@ from txrdma.smc.interfaces import ISMCBackend
 from txrdma.smc.terms.options import Options, USUAL
 from txrdma.smc.userspace import UserspaceBackend
 
+__all__ = ["SMCClientEndpoint", "SMCServerEndpoint"]
+
 
 def backendNamed(name: str) -> ISMCBackend:
     """Return the backend for a value of the endpoint key C{backend=}."""

@@ -34,6 +34,8 @@ from txrdma.interfaces import (
 )
 from txrdma.kit.strings import parseString
 
+__all__ = ["availableDevices", "openDevice"]
+
 DeviceSpec = Union[str, IVerbsDevice]
 """A device, or its device string."""
 

@@ -11,6 +11,8 @@ from txrdma.kit.values import frozen
 from txrdma.smc.terms.offer import Abilities, FEWEST_LINKS, MOST_LINKS, MOST_UEIDS, VERSIONS
 from txrdma.smc.wire.clc import enterpriseID, MAX_SIZE_CODE, SMALLEST_BUFFER
 
+__all__ = ["Options"]
+
 LOCAL_DEVICE: Final = "soft:port=0:route=shared-memory"
 """The device of C{device=auto} for peers of this user on this host; it does not use UDP port 4791."""
 
