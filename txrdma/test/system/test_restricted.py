@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
+from itertools import chain
 from typing import Any, ClassVar, Final
 from unittest import skipIf, skipUnless
 
@@ -205,16 +206,22 @@ class NamespaceTests(RestrictedTestCase):
     skip = namespaces.reasonToSkip() if sys.platform == "linux" else "needs Linux"
 
     def test_otherNamespace(self) -> None:
-        """C{smc:} uses TCP, and each end logs one line: the peer does not speak SMC."""
+        """
+        C{smc:} uses TCP, and each end logs one line: the peer does not speak SMC. C{btl:} and C{rsocket:} use
+        UDP, as between hosts, and log nothing.
+        """
         wire = namespaces.Wire()
         self.addCleanup(wire.close)
-        (first, second), server = wire.names, wire.addresses[1]
-        (ends,) = self.echo(
-            *(f"smc:{server}:0", f"smc:{server}:{{port}}"),
+        (first, second), (client, server) = wire.names, wire.addresses
+        smc, *others = self.echo(
+            *(f"smc:{server}:0", f"smc:{server}:{{port}}", f"btl:{server}:0", f"btl:{server}:{{port}}"),
+            *(f"rsocket:0:interface={server}", f"rsocket:{server}:{{port}}:bindAddress={client}"),
             before=["ip", "netns", "exec", first],
             RESTRICTED_SERVER=f"ip netns exec {second}",
         )
-        for end in ends.values():
+        for end in smc.values():
             self.assertEqual(end["mode"], "TCP")
             (line,) = self.logOf(end)
             self.assertIn("plain TCP, because PEERNOSMC", line)
+        for end in chain.from_iterable(ends.values() for ends in others):
+            self.assertEqual(self.logOf(end), [])
