@@ -47,6 +47,7 @@ class OptionsTests(SynchronousTestCase):
         self.assertEqual(series.transfers, (Transfer.SEND,))
         self.assertEqual(series.measures, (Measure.LATENCY, Measure.BANDWIDTH))
         self.assertEqual(parsed("--local").series().transfers, tuple(Transfer))
+        self.assertIn("[default: send; --local: all]", " ".join(str(CommandOptions()).split()))
 
     def test_optionsMayPrecedeOrFollowHost(self) -> None:
         options = parsed("-c", "host", "--test", "ud,read", "-s64,4K", "--seconds=2", "-n", "7", "--csv", "-")
