@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from twisted.python import usage
 
+from txrdma.commands.common.options import BaseOptions
 from txrdma.demo import files
 from txrdma.demo.processes import downloading, ProcessFailed, serving, Statuses
 from txrdma.demo.report import DemoRun, table
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 FILES_PER_TURN = 100
 
 
-class DemoOptions(usage.Options):
+class DemoOptions(BaseOptions):
     """Command line options."""
 
     synopsis = "Usage: python -m txrdma.demo [options]"

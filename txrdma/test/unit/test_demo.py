@@ -4,12 +4,15 @@ The checks and files of the demonstration.
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
+import txrdma
 from txrdma.demo import files
 from txrdma.demo.__main__ import DemoOptions
 from txrdma.demo.processes import Statuses
@@ -50,6 +53,13 @@ class OptionTests(SynchronousTestCase):
     def test_usage(self) -> None:
         """The help begins with the command line."""
         self.assertTrue(str(DemoOptions()).startswith("Usage: python -m txrdma.demo [options]\n"))
+
+    def test_version(self) -> None:
+        """The version is that of txrdma, not of Twisted."""
+        printed = StringIO()
+        self.patch(sys, "stdout", printed)
+        self.assertRaises(SystemExit, DemoOptions().parseOptions, ["--version"])
+        self.assertTrue(printed.getvalue().startswith(f"txrdma {txrdma.__version__} ("))
 
 
 class ComplaintTests(SynchronousTestCase):

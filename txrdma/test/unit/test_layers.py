@@ -62,6 +62,7 @@ SAME_LAYER = {
     ("commands", "tap"),
     ("commands", "verify"),
     ("verify", "testing"),
+    ("demo", "commands"),
     ("demo", "web"),
 }
 """Packages that may import another one of their layer."""
