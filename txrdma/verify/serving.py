@@ -26,7 +26,7 @@ from txrdma.verbs.devices import openDevice
 from txrdma.verify.subject import TestedPort
 from txrdma.verify.transports import listening, serverDevice
 
-PORT: Final = 18517
+PORT: Final = 18518
 """The default TCP port of C{txrdma verify --serve}; streams and measurements use any free ports."""
 
 ECHO, SINK = b"E", b"S"

@@ -14,10 +14,12 @@ from unittest.mock import Mock
 from twisted.python.usage import UsageError
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
+from txrdma.commands import btl_ping
 from txrdma.commands.verify import CommandOptions
 from txrdma.error import DeviceUnavailable
 from txrdma.iba.types import GID, LID
 from txrdma.iba.verbs import AtomicCapability, LinkLayer, NodeType
+from txrdma.pingpong import session
 from txrdma.sim.network import SimulatedNetwork
 from txrdma.test.support.sysfs import SysFS
 from txrdma.testing.reactors import ReactorClock
@@ -57,6 +59,10 @@ def end(
 
 
 class OptionTests(SynchronousTestCase):
+    def test_tcpPort(self) -> None:
+        """Servers of C{verify}, C{btl-ping} and C{pingpong} can run on one host with their default ports."""
+        self.assertEqual(len({CommandOptions()["tcp-port"], btl_ping.PORT, session.PORT}), 3)
+
     def test_output(self) -> None:
         """A folder that does not exist, or can't be looked up, is refused."""
         for folder in ("/no/such", "/" + "x" * 300):
