@@ -39,13 +39,6 @@ GOT_FIELDS: Final = Struct(">IB")
 _ENDED: Final = "the connection has ended"
 
 
-class _Reads(PendingRequests):
-    """The reads of this end."""
-
-    def _maySend(self, length: int) -> bool:
-        return len(self._sent) < MOST_GETS
-
-
 class ConnectionMemory:
     """Memory that the ends of one connection share."""
 
@@ -63,7 +56,7 @@ class ConnectionMemory:
         self._core, self._peer = lifeline.module.core, lifeline.peer
         self._sendGot = sendGot
         self._regions: dict[int, tuple[memoryview, ...]] = {}
-        self._reads = _Reads(sendGet, lambda number: None)
+        self._reads = PendingRequests(sendGet, lambda number: None, MOST_GETS)
         self._answering = 0
 
     def share(self, memory: int | AnyBuffer) -> SharedMemory:

@@ -97,12 +97,19 @@ def _decorated(kind: type) -> Iterator[tuple[int, str]]:
 
 
 class PendingRequests:
-    """The unanswered requests of one kind. C{bytes}: bytes of queued requests."""
+    """
+    The unanswered requests of one kind.
 
-    def __init__(self, send: Callable[[bytes], None], sendCancel: Callable[[int], None]) -> None:
+    @ivar most: number of requests that may be sent, of at most C{mostBytes} bytes, or one of any length;
+        further ones are queued.
+    @ivar bytes: bytes of queued requests.
+    """
+
+    def __init__(self, send: Callable[[bytes], None], sendCancel: Callable[[int], None], most: int) -> None:
         """
         @param sendCancel: called with the number of a request that was sent, when its Deferred is cancelled.
         """
+        self.most, self.mostBytes = most, MOST_CALL_BYTES
         self.bytes = 0
         self._send, self._sendCancel = send, sendCancel
         self._queued: dict[int, bytes] = {}
@@ -112,8 +119,9 @@ class PendingRequests:
         self._last = 0
 
     def _maySend(self, length: int) -> bool:
-        """Return whether another request may be sent now; always if there is none."""
-        raise NotImplementedError
+        """Return whether another request may be sent now."""
+        count = len(self._sent)
+        return not count or (count < self.most and self._sentBytes + length <= self.mostBytes)
 
     def request(self, encode: Callable[[int], bytes]) -> Deferred[Any]:
         """
@@ -193,16 +201,12 @@ class Caller(PendingRequests):
         withdrawn: Callable[[], None],
     ) -> None:
         """@param withdrawn: called when a call was cancelled, so that fewer bytes may be queued."""
-        super().__init__(send, lambda number: sendCancel(CANCEL.pack(number)))
+        super().__init__(send, lambda number: sendCancel(CANCEL.pack(number)), MOST_CALLS)
         self._withdrawn = withdrawn
 
     def _cancel(self, number: int) -> None:
         super()._cancel(number)
         self._withdrawn()
-
-    def _maySend(self, length: int) -> bool:
-        unanswered = len(self._sent)
-        return not unanswered or (unanswered < MOST_CALLS and self._sentBytes + length <= MOST_CALL_BYTES)
 
     def call(self, tag: int, data: Buffer) -> Deferred[bytes]:
         """Send a call, or queue it."""
@@ -224,13 +228,20 @@ class Caller(PendingRequests):
 
 
 class Answerer:
-    """The calls of the peer. C{functions}: the functions that answer them, by tag."""
+    """
+    The calls of the peer.
+
+    @ivar functions: the functions that answer them, by tag.
+    @ivar most: limit of this end's calls; C{mostBytes} of their bytes: see L{MOST_CALL_BYTES}.
+    @ivar reported: see L{REPORTED}.
+    """
 
     def __init__(self, name: object, send: Callable[[Buffer, Done | None], None]) -> None:
         """
         @param name: the connection, for the log.
         @param send: sends an answer, and reports its arrival to a function, if one is given.
         """
+        self.most, self.mostBytes, self.reported = MOST_CALLS, MOST_CALL_BYTES, REPORTED
         self.functions: dict[int, Function] = {}
         self._name, self._send = name, send
         self._waiting: list[tuple[int, int, bytes]] = []  # number, tag and data
@@ -247,7 +258,7 @@ class Answerer:
         number, tag = CALL.unpack_from(call)
         lengths = self._lengths
         self._bytes += len(call)
-        if len(lengths) >= 2 * MOST_CALLS or (lengths and self._bytes > 2 * MOST_CALL_BYTES):
+        if len(lengths) >= 2 * self.most or (lengths and self._bytes > 2 * self.mostBytes):
             raise PeerViolation(f"the peer has {len(lengths) + 1} unanswered calls of {self._bytes} bytes")
         if number in lengths:
             raise PeerViolation("two calls have the same number")
@@ -256,7 +267,7 @@ class Answerer:
         self._runNext()
 
     def _runNext(self) -> None:
-        while self._waiting and self._answerBytes < MOST_CALL_BYTES:
+        while self._waiting and self._answerBytes < self.mostBytes:
             number, tag, data = self._waiting.pop(0)
             function = self.functions.get(tag)
             if function is None:
@@ -307,7 +318,7 @@ class Answerer:
         whole = b"".join((ANSWER.pack(number, hasFailed), data))
         self._unreported += len(whole)
         done: Done | None = None
-        if self._unreported >= REPORTED:
+        if self._unreported >= self.reported:
             self._answerBytes += self._unreported
             done, self._unreported = partial(self._arrived, self._unreported), 0
         self._send(whole, done)

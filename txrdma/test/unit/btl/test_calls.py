@@ -148,13 +148,13 @@ class CallTests(CallsCase):
 
     def test_reported(self) -> None:
         """Not every short answer is acknowledged: one acknowledgement covers several answers."""
-        self.patch(requests, "REPORTED", 100)
-        self.patch(requests, "MOST_CALL_BYTES", 200)
+        answerer = self.server.transport._answerer
+        answerer.reported, answerer.mostBytes = 100, 200
         self.server.transport.answer(9, lambda data: bytes(40))
         for _each in range(20):
             self.assertEqual(self.outcome(self.call(9)), bytes(40))
         self.assertNoCalls()
-        self.assertTrue(self.server.transport._answerer._unreported < 100)
+        self.assertTrue(answerer._unreported < 100)
 
     def test_exception(self) -> None:
         """An exception of a function fails its caller, is logged, and does not end the connection."""
@@ -196,10 +196,10 @@ class CallTests(CallsCase):
 
     def test_cancelledWaiting(self) -> None:
         """The function of a call that is cancelled while long answers are in flight is not called."""
-        self.patch(requests, "MOST_CALL_BYTES", 250_000)
+        answerer = self.server.transport._answerer
+        answerer.mostBytes = 250_000
         self.server.transport.answer(9, lambda data: bytes(200_000))
         calls = [self.call(9) for _ in range(3)]
-        answerer = self.server.transport._answerer
         last = self.call(LATER)
         self.wait(lambda: answerer._waiting)
         last.cancel()
@@ -210,7 +210,7 @@ class CallTests(CallsCase):
 
     def test_limit(self) -> None:
         """Calls beyond the limit wait; one that is cancelled while it waits is never sent."""
-        self.patch(requests, "MOST_CALLS", 3)
+        self.client.transport._caller.most = 3
         calls = [self.call(LATER, b"%d" % number) for number in range(6)]
         self.wait(lambda: len(self.server.waiting) == 3)
         calls[4].cancel()
@@ -226,7 +226,7 @@ class CallTests(CallsCase):
 
     def test_bytes(self) -> None:
         """Calls with many bytes wait for each other, and so do functions whose answers are in flight."""
-        self.patch(requests, "MOST_CALL_BYTES", 50_000)
+        self.client.transport._caller.mostBytes = self.server.transport._answerer.mostBytes = 50_000
         self.server.transport.answer(9, lambda data: bytes(200_000))
         calls = [self.call(9, bytes(40_000)) for _ in range(5)]
         self.assertEqual(len(self.client.transport._caller._sent), 1)
@@ -268,7 +268,7 @@ class CallTests(CallsCase):
 
     def test_end(self) -> None:
         """Calls fail when the connection ends, at any time, and running functions are cancelled."""
-        self.patch(requests, "MOST_CALLS", 2)
+        self.client.transport._caller.most = 2
         calls = [self.call(LATER) for _ in range(4)]
         self.wait(lambda: len(self.server.waiting) == 2)
         self.client.transport.loseConnection()
@@ -285,15 +285,15 @@ class LiarTests(CallsCase):
 
     def test_tooMany(self) -> None:
         """A peer may not have too many calls that are not answered."""
-        self.patch(requests, "MOST_CALLS", 10)
-        self.assertRefused(*[(_CALL, CALL.pack(number, LATER)) for number in range(21)], ends=self.workers())
+        self.server.transport._answerer.most = 10
+        calls = [(_CALL, CALL.pack(number, LATER)) for number in range(21)]
+        self.assertRefused(*calls, ends=(self.client, self.server))
 
     def test_tooLong(self) -> None:
         """A peer may not have too many bytes of calls that are not answered."""
-        self.patch(requests, "MOST_CALL_BYTES", 10_000)
-        self.assertRefused(
-            *[(_CALL, CALL.pack(number, LATER) + bytes(7000)) for number in range(3)], ends=self.workers()
-        )
+        self.server.transport._answerer.mostBytes = 10_000
+        calls = [(_CALL, CALL.pack(number, LATER) + bytes(7000)) for number in range(3)]
+        self.assertRefused(*calls, ends=(self.client, self.server))
 
     def test_numbers(self) -> None:
         """A peer may neither reuse the number of a pending call nor answer a call that was not sent."""

@@ -20,7 +20,7 @@ from txrdma.btl.core.flow import MessageFlow
 from txrdma.btl.errors import CallFailed, MessageFailed
 from txrdma.btl.inbox import Inbox
 from txrdma.btl.lifeline import PeerConnection
-from txrdma.btl.memory import _Reads, ConnectionMemory
+from txrdma.btl.memory import ConnectionMemory
 from txrdma.btl.outbox import Outbox
 from txrdma.btl.receivebuffers import RemoteReceiveBuffers
 from txrdma.btl.requests import Answerer, Caller, PendingRequests
@@ -39,7 +39,6 @@ OWNERS: tuple[Any, ...] = (
     MessageFlow,
     ConnectionMemory,
     PendingRequests,
-    _Reads,
     Caller,
     Answerer,
     RemoteReceiveBuffers,
