@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from struct import Struct
-from typing import Any, Final, TYPE_CHECKING
+from typing import Any, Final, SupportsIndex, TYPE_CHECKING
 
 from twisted.internet.defer import Deferred, fail
 from twisted.python.failure import Failure
@@ -86,7 +86,7 @@ class ConnectionMemory:
             for view in self._regions.pop(region):
                 releaseView(view)
 
-    def write(self, name: bytes, data: Buffer, offset: int, isClosing: bool, done: Done) -> None:
+    def write(self, name: Buffer, data: Buffer, offset: SupportsIndex, isClosing: bool, done: Done) -> None:
         """Write into memory that the peer shares."""
         memory = MemoryName.part(name, offset, len(data))
         if self._lifeline is None or isClosing or self._peer.state != OPEN:
@@ -94,7 +94,7 @@ class ConnectionMemory:
         else:
             self._lifeline.put(memory.key, memory.address, data, done)
 
-    def read(self, name: bytes, length: int, offset: int) -> Deferred[bytes]:
+    def read(self, name: Buffer, length: SupportsIndex, offset: SupportsIndex) -> Deferred[bytes]:
         """Read from memory that the peer shares."""
         source = MemoryName.part(name, offset, length, LONGEST)
         if self._lifeline is None or self._peer.state != OPEN:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple
 
 from txrdma.btl.core.flow import MESSAGE, MessageFlow
 from txrdma.btl.core.peer import OPEN, Peer
@@ -22,13 +21,13 @@ Send = Callable[[int, Buffer, object, bool], None]
 """Sends a message: tag, bytes, context, whether it is urgent."""
 
 
-class _Waiting(NamedTuple):
+class _Waiting:
     """A message that waits for the window of its tag."""
 
-    tag: int
-    data: Buffer
-    context: object
-    isUrgent: bool
+    __slots__ = ("context", "data", "isUrgent", "tag")
+
+    def __init__(self, tag: int, data: Buffer, context: object, isUrgent: bool) -> None:
+        self.tag, self.data, self.context, self.isUrgent = tag, data, context, isUrgent
 
 
 class _Window:
@@ -135,7 +134,8 @@ class Outbox:
 
     def _sendNext(self, window: _Window) -> None:
         message = window.waiting[0]
-        self._send(*message)  # first: a message that cannot be sent fails at the end, with the others
+        # First: a message that cannot be sent fails at the end, with the others.
+        self._send(message.tag, message.data, message.context, message.isUrgent)
         window.waiting.popleft()
         window.urgent -= message.isUrgent
         self.bytes -= len(message.data)

@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from operator import index
 from struct import Struct
-from typing import Any, cast, Final, overload, TYPE_CHECKING
+from typing import Any, cast, Final, overload, SupportsIndex, TYPE_CHECKING
 
-from zope.interface import implementer
+from zope.interface import classImplements
 
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.error import ConnectionAborted, ConnectionDone, ConnectionLost
@@ -82,7 +82,6 @@ Handler = Callable[[memoryview], None]
 """A function that is called with messages of a tag; the bytes are valid until it returns."""
 
 
-@implementer(IMessageTransport, IRemoteMemory)
 class BTLMessageTransport(MessageTransport):
     """
     The transport of a connection with a peer.
@@ -98,13 +97,10 @@ class BTLMessageTransport(MessageTransport):
     __slots__ = (
         "_hasClosed",
         "_hasDropped",
-        "_join",
+        "_module",
         "_outbox",
         "_peer",
         "_producer",
-        "_send",
-        "_sendFast",
-        "_turnLater",
         "_waiting",
         "disconnecting",
     )
@@ -114,10 +110,8 @@ class BTLMessageTransport(MessageTransport):
         self.disconnecting = self._hasClosed = self._hasDropped = False
         self.progressed: Callable[[], None] | None = None
         self._lifeline: PeerConnection | None = lifeline
-        module, self._peer = lifeline.module, lifeline.peer
-        self._send, self._turnLater = partial(module.core.send, self._peer), module.turnLater
-        self._sendFast = partial(module.sendFast, self._peer)
-        self._waiting, self._join = self._peer.usual, self._peer.join
+        self._module, self._peer = lifeline.module, lifeline.peer
+        self._waiting = self._peer.usual
         self.isClient, self._route = lifeline.isClient, lifeline.route
         self._host, self._remoteAddress = addressOfTCP(lifeline.host), addressOfTCP(lifeline.peerHost)
         self.protocol = protocol
@@ -202,7 +196,7 @@ class BTLMessageTransport(MessageTransport):
             return
         if tag in self._outbox.unlimited or self._outbox.takes(tag, messages):
             batch.add(lifeline.sendMany(tag, messages, batch))
-            self._turnLater()
+            self._module.turnLater()
         else:
             batch.add(len(messages))
             for each in messages:
@@ -265,7 +259,7 @@ class BTLMessageTransport(MessageTransport):
             _checkTag(tag)
         # The fast path of a burst: C{join} itself checks the state of the peer and the length.
         if waiting and self._producer is None and not (isLimited or isUrgent or self.disconnecting):
-            if self._join(waiting, tag, data, done):
+            if self._peer.join(waiting, tag, data, done):
                 return  # it shares a packet with a queued message, which is scheduled
         if len(data) > LONGEST:
             raise InvalidRequest(f"a message has at most {LONGEST} bytes")
@@ -275,18 +269,18 @@ class BTLMessageTransport(MessageTransport):
             return
         if isLimited:
             self._outbox.send(tag, data, done, isUrgent)
-        elif waiting or not self._sendFast(tag, data, done):
-            self._send(tag, data, done, isUrgent)
-            self._turnLater()
+        elif waiting or not self._module.sendFast(self._peer, tag, data, done):
+            self._module.core.send(self._peer, tag, data, done, isUrgent)
+            self._module.turnLater()
         if self._producer is not None:
             self._maybePause()
 
     def _sendNow(self, tag: int, data: Buffer, context: object, isUrgent: bool) -> None:
         if tag > LARGEST_TAG:
             self._overheadSent += _HEADS.get(tag, len(data))
-        if isUrgent or self._waiting or not self._sendFast(tag, data, context):
-            self._send(tag, data, context, isUrgent)
-            self._turnLater()
+        if isUrgent or self._waiting or not self._module.sendFast(self._peer, tag, data, context):
+            self._module.core.send(self._peer, tag, data, context, isUrgent)
+            self._module.turnLater()
 
     def setHandler(self, tag: int, handler: Handler | None, inOrder: bool = False) -> None:
         """
@@ -407,7 +401,7 @@ class BTLMessageTransport(MessageTransport):
         """
         return self._memory.share(memory)
 
-    def write(self, name: bytes, data: AnyBuffer, offset: int = 0) -> Deferred[None]:
+    def write(self, name: Buffer, data: AnyBuffer, offset: SupportsIndex = 0) -> Deferred[None]:
         """
         Write into memory that the peer shares: see L{IRemoteMemory}.
 
@@ -420,7 +414,7 @@ class BTLMessageTransport(MessageTransport):
         self._maybePause()
         return outcome
 
-    def read(self, name: bytes, length: int, offset: int = 0) -> Deferred[bytes]:
+    def read(self, name: Buffer, length: SupportsIndex, offset: SupportsIndex = 0) -> Deferred[bytes]:
         """
         Read from memory that the peer shares: see L{IRemoteMemory}. The peer's transport writes the answer.
 
@@ -431,7 +425,7 @@ class BTLMessageTransport(MessageTransport):
 
     # IMessageTransport
 
-    def sendMessage(self, data: AnyBuffer, immediate: int | None = None, done: Done | None = None) -> None:
+    def sendMessage(self, data: AnyBuffer, immediate: object = None, done: Done | None = None) -> None:
         """
         Send a message. It is queued while the peer's application handles none, and dropped after the end.
 
@@ -723,6 +717,10 @@ class BTLMessageTransport(MessageTransport):
         if self.disconnecting and lifeline is not None and self._producer is None:
             if self._outbox.isEmpty():
                 lifeline.close()
+
+
+# Not a decorator, with which mypyc would not compile the class.
+classImplements(BTLMessageTransport, IMessageTransport, IRemoteMemory)
 
 
 def _checkTag(tag: int) -> None:

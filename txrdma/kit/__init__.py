@@ -8,6 +8,7 @@ Utilities that do not depend on RDMA.
  - L{txrdma.kit.strings}: parameters of endpoint and device strings.
  - L{txrdma.kit.delayedcalls}: delayed calls that other code may cancel.
  - L{txrdma.kit.lazynames}: names of a package that are imported when they are used.
+ - L{txrdma.kit.compiling}: instructions for mypyc.
  - L{txrdma.kit.proofs}: connections whose ends prove that they have a key.
  - L{txrdma.kit.backoff}: pauses between requests to peers that do not answer.
  - L{txrdma.kit.logs}: rate-limited logging; L{txrdma.kit.connectionlog}: the log event of each connection.

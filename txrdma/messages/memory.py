@@ -11,7 +11,7 @@ import ctypes
 from collections.abc import Callable
 from operator import index
 from pickle import PickleBuffer
-from typing import Final, TYPE_CHECKING
+from typing import Final, SupportsIndex, TYPE_CHECKING
 
 from zope.interface import implementer
 
@@ -45,7 +45,9 @@ class MemoryName(Layout):
     length: int = bits(32)
 
     @staticmethod
-    def part(name: Buffer, offset: int, length: int, largest: int = LARGEST) -> MemoryName:
+    def part(
+        name: Buffer, offset: SupportsIndex, length: SupportsIndex, largest: int = LARGEST
+    ) -> MemoryName:
         """
         Decode a name, which may come from a peer, and return the name of a part of this memory.
 
@@ -84,7 +86,7 @@ class SharedMemory:
         self._close()
 
 
-def checkImmediate(immediate: int | None) -> None:
+def checkImmediate(immediate: object) -> None:
     """Raise InvalidRequest unless this is immediate data, a number of 32 bits, or None."""
     if immediate is not None and not (isinstance(immediate, int) and 0 <= immediate < 1 << 32):
         raise InvalidRequest(f"immediate data is a number from 0 to {(1 << 32) - 1}, not {immediate!r}")

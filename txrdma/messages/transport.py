@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from errno import EADDRINUSE, EADDRNOTAVAIL
 from operator import methodcaller
-from typing import Any
+from typing import Any, ClassVar
 
 from twisted.internet.error import CannotListenError
 from twisted.internet.interfaces import IPushProducer
@@ -19,6 +19,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from txrdma.error import DeviceUnavailable, RDMAError
+from txrdma.kit.compiling import mypyc_attr
 from txrdma.kit.connectionlog import ConnectionRecord
 from txrdma.kit.shutdown import IClosesOnShutdown, Stopping
 from txrdma.messages.address import MessageAddress
@@ -38,6 +39,7 @@ def cannotListen(place: str, port: object, error: RDMAError) -> CannotListenErro
     return CannotListenError(place, port, OSError(number, text))
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class MessageTransport:
     """
     The base of transports that provide L{IMessageTransport<txrdma.messages.interfaces.IMessageTransport>}.
@@ -49,12 +51,13 @@ class MessageTransport:
     @ivar record: counts the bytes of messages for the log; from C{_begin} on.
     """
 
-    kind: str
+    kind: ClassVar[str]
     protocol: Any = None
     isClient = False
     record: ConnectionRecord
     _producer: IPushProducer | None = None
-    _isStreaming = _isProducerPaused = False
+    _isStreaming = False
+    _isProducerPaused = False
     _stopping: Stopping | None = None
 
     # For subclasses

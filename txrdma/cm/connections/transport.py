@@ -135,7 +135,7 @@ class RDMATransport(RequestTransport):
         *("_bytesBefore", "_bytesTrimmed", "_credits", "_dreqData", "_hasDropped", "_host", "_isAnnounced"),
         *("_isProcessing", "_keepalive", "_life", "_memory", "_migration", "_pair", "_peer", "_pkey"),
         *("_posted", "_reader", "_regions", "_release", "_requester", "_sends", "_shared", "adapter"),
-        *("agreed", "completed", "connection", "failed", "protocol", "terms"),
+        *("agreed", "completed", "connection", "failed", "terms"),
     )
     kind = "rdma"
     _host: MessageAddress

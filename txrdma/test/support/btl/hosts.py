@@ -162,8 +162,9 @@ class HostsCase(SynchronousTestCase):
         client, server = ends or self.connected()
         bystanders = self.connected()
         for tag, data in messages:
-            client.transport._send(tag, data, None, False)
-            client.transport._turnLater()
+            transport = client.transport
+            transport._module.core.send(transport._peer, tag, data)
+            transport._module.turnLater()
         self.wait(lambda: client.lost and server.lost)
         self.assertEqual(server.why(), "ConnectionAborted", messages[0])
         self.outcome(bystanders[0].transport.send(TAG, b"well"))

@@ -26,6 +26,7 @@ from txrdma.btl.wire import decodeSegment, HEADER_LENGTH, VOID
 from txrdma.soft.device import SoftDevice
 from txrdma.test import EXAMPLES
 from txrdma.test.support.btl.hosts import HostsCase, TagRecorder
+from txrdma.test.support.compiled import skipIfCompiled
 from txrdma.testing.protocols import MessageRecorder
 from txrdma.testing.smc.hosts import Host
 
@@ -133,6 +134,7 @@ class SearchTests(SynchronousTestCase):
         a peer that has closed, unless the program gives them up. A paused protocol gets that end when it
         resumes or closes.
         """
+        skipIfCompiled()
         program = (Play.pause, Play.resume, Play.close, Play.abort)
         moves = (*program, Play.message, Play.peerCloses, Play.peerDies)
         ends = set()
