@@ -101,11 +101,12 @@ def fetch(
     """
     sent = Headers({name: [value] for name, value in {**_AGENT, **headers}.items()})
     fetching = Deferred.fromCoroutine(_fetch(agent, url, sent, mostOctets, body))
-    fetching.addTimeout(seconds, clock, _late)
+    fetching.addTimeout(seconds, clock, late)
     return Deferred.fromCoroutine(_translated(fetching))
 
 
-def _late(result: object, seconds: float) -> NoReturn:
+def late(result: object, seconds: float) -> NoReturn:
+    """Raise L{DeviceUnavailable} after a time limit: C{onTimeoutCancel} of C{Deferred.addTimeout}."""
     raise DeviceUnavailable(f"no response in {seconds:g} s")
 
 

@@ -18,7 +18,7 @@ from twisted.internet.defer import Deferred, DeferredSemaphore
 from twisted.web.server import Request
 
 from txrdma.error import DeviceUnavailable, PeerViolation
-from txrdma.kit.httprequests import fetch, quietAgent
+from txrdma.kit.httprequests import fetch, late, quietAgent
 from txrdma.monitor.supervisor import SupervisedLoop
 from txrdma.monitor.web.rest import sendText
 from txrdma.monitor.web.routes import OVERVIEW_SCHEMA
@@ -34,8 +34,14 @@ STATE_SECONDS: Final = 5.0
 LISTING_SECONDS: Final = 30.0
 """Seconds for a page of a listing: on a busy host a search of all ports of a large fabric takes some."""
 
-MOST_ANSWER: Final = 4 << 20
-"""Maximum octets of an answer: a page of 1,000 rows has less than one million."""
+MOST_STATE: Final = 64 << 10
+"""Maximum octets of a state, which is read every ten seconds, and remains in memory."""
+
+MOST_PAGE: Final = 2 << 20
+"""
+Maximum octets of a page of a listing: usual ones of 1,000 rows have less than one million. Malicious JSON of
+this size blocks the reactor for more than half a second.
+"""
 
 MOST_AT_ONCE: Final = 4
 """Maximum number of requests to a monitor at a time; others wait."""
@@ -156,7 +162,8 @@ class RemoteFabric:
         """
         if self.problem:
             raise DeviceUnavailable(self.problem)
-        return await self._atOnce.run(self._page, path, table, wanted, LISTING_SECONDS)
+        reading: Deferred[dict[str, Any]] = self._atOnce.run(self._page, path, table, wanted, LISTING_SECONDS)
+        return await reading.addTimeout(LISTING_SECONDS, self._reactor, late)  # with its wait for others
 
     def redirect(self, request: Request) -> bytes:
         """Answer a request for a page of the fabric with its address at the monitor."""
@@ -166,7 +173,7 @@ class RemoteFabric:
         return sendText(request, 307, "This is a page of the fabric's own monitor.")
 
     async def _poll(self) -> bool:
-        state = conforming(OVERVIEW_SCHEMA, await self._answer("/overview", STATE_SECONDS))
+        state = conforming(OVERVIEW_SCHEMA, await self._answer("/overview", STATE_SECONDS, MOST_STATE))
         self.findings = await self._page("/findings", FINDINGS, OPEN_FINDINGS, STATE_SECONDS)
         self.state = state
         return True
@@ -177,7 +184,7 @@ class RemoteFabric:
         given = {name: value for name, value in wanted.items() if value is not None}
         for name in [name for name, value in given.items() if isinstance(value, bool)]:
             given[name] = str(given[name]).lower()
-        answer = await self._answer(f"{path}?{urlencode(given)}", seconds)
+        answer = await self._answer(f"{path}?{urlencode(given)}", seconds, MOST_PAGE)
         page, schema = conforming(_PAGE, answer), table.schema
         rows: list[dict[str, Any]] = []
         for row in page["rows"][: wanted["limit"]]:
@@ -186,9 +193,9 @@ class RemoteFabric:
                 await self._pause()
         return {"total": page["total"], "rows": rows}
 
-    async def _answer(self, path: str, seconds: float) -> Any:
+    async def _answer(self, path: str, seconds: float, most: int) -> Any:
         url = f"{self._url}/api/v1{path}"
-        answer = await fetch(*(self._agent, self._reactor, url, self._headers, seconds, MOST_ANSWER))
+        answer = await fetch(*(self._agent, self._reactor, url, self._headers, seconds, most))
         if answer.code != 200:
             raise DeviceUnavailable(f"the monitor answers {answer.code}")
         if not answer.isWhole:

@@ -20,7 +20,9 @@ from txrdma.monitor.web import remotes
 from txrdma.monitor.web.remotes import (
     conforming,
     LISTING_SECONDS,
-    MOST_ANSWER,
+    MOST_AT_ONCE,
+    MOST_PAGE,
+    MOST_STATE,
     POLL_SECONDS,
     STATE_SECONDS,
 )
@@ -343,6 +345,17 @@ class FrontTests(RemoteTestCase):
         (away,) = connection.answer.json["away"]
         self.assertEqual(away, {"fabric": "south", "problem": "no response in 30 s"})
 
+    def test_waitingListing(self) -> None:
+        """The time limit of a listing includes the time in which others are read first."""
+        self.faults["south/api/v1/links"] = None
+        several = [Connection(self.front.site.factory) for _ in range(MOST_AT_ONCE + 1)]
+        for limit, one in enumerate(several, 1):
+            one.ask(f"/api/v1/links?limit={limit}")
+        self.pump(LISTING_SECONDS + 1)
+        for one in several:
+            (away,) = one.answer.json["away"]
+            self.assertEqual(away, {"fabric": "south", "problem": "no response in 30 s"})
+
     def test_gone(self) -> None:
         """A browser that leaves ends the requests that only it waits for."""
         self.faults["links"] = None
@@ -356,9 +369,9 @@ class FrontTests(RemoteTestCase):
         """A monitor whose answers do not conform counts as away, with the reason, and nothing is shown."""
         evil = "<script>alert(1)</script>"
         for answer, reason in (
-            (b"[" * 100_000, "not JSON"),
+            (b"[" * 60_000, "not JSON"),
             (b"\xff", "not JSON"),
-            (b"1" * (MOST_ANSWER + 1), "too long"),
+            (b"1" * (MOST_STATE + 1), "too long"),
             ([], "[] as whole"),
             ({}, "None as isActive"),
             ({"isActive": evil}, "<script>al"),
@@ -390,6 +403,20 @@ class FrontTests(RemoteTestCase):
         self.faults["south/api/v1/nodes"] = body(page)
         self.pump(5.0)
         self.assertEqual([one["fabric"] for one in self.rows("nodes?limit=3")["away"]], ["south"])
+
+    def test_tooLong(self) -> None:
+        """Neither a state nor a page fills the memory, whatever texts and names they have."""
+        good = self.rows("nodes?type=host&limit=1")["rows"][0]
+        for length, fabrics in ((MOST_PAGE // 2, []), (MOST_PAGE, ["south"])):
+            page = {"total": 1, "rows": [{**good, "name": "x" * length}]}
+            self.faults["south/api/v1/nodes"] = body(page)
+            self.pump(2.0)
+            self.assertEqual([one["fabric"] for one in self.rows("nodes")["away"]], fabrics)
+        state = self.get("/fabrics/south/api/v1/overview").json
+        for length, problem in ((MOST_STATE // 2, ""), (MOST_STATE, "the monitor's answer is too long, ")):
+            self.faults["south/api/v1/overview"] = body({**state, "statistics": {"x" * length: 1}})
+            self.pump(POLL_SECONDS + 1)
+            self.assertEqual(self.rows("fabrics")["rows"][2]["problem"].partition("or was")[0], problem)
 
     def test_shared(self) -> None:
         """Equal requests of the same time are sent to each monitor once."""
