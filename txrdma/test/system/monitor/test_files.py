@@ -66,13 +66,17 @@ class FileTests(SiteTestCase):
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
     def test_severalFabrics(self) -> None:
-        """Rules see one of several fabrics that is not watched, whatever the monitors of the others do."""
+        """
+        Rules see one of several fabrics that is not watched, or not scraped any more, whatever the monitors
+        of the others do.
+        """
         promtool = shutil.which("promtool")
         if promtool is None:
             raise SkipTest("promtool is not here: apt-get install prometheus")
         groups: list[dict[str, object]] = []
         for name, series, good, bad in (
             ("FabricMonitorAway", "txrdma_monitor_rounds_total", "0+6x60", "7x60"),
+            ("FabricMonitorAway", "txrdma_monitor_rounds_total", "0+6x60", "0+6x5 _x60"),
             ("FabricMonitorStandbyOnly", "txrdma_monitor_active", "1x60", "0x60"),
             ("FabricMonitorUnread", "txrdma_monitor_remote_age_seconds", "9x60", "0+60x60"),
         ):
