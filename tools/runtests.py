@@ -343,10 +343,11 @@ def sampled(jobs: list[Job], percent: float, seed: int) -> list[Job]:
     system = [job for job in jobs if job.module.startswith(SYSTEM)]
     chosen = [replace(job, percent=percent) for job in jobs if job not in system]
     budget = percent / 100 * sum(job.seconds for job in system)
-    for job in random.Random(seed).sample(system, len(system)):
-        if job.seconds <= budget:
-            budget -= job.seconds
+    generator = random.Random(seed)
+    for job in generator.sample(system, len(system)):
+        if generator.random() * job.seconds < budget:  # the last one by the part of it that the budget has
             chosen.append(job)
+        budget -= job.seconds
     return chosen
 
 

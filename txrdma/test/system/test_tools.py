@@ -224,6 +224,15 @@ class GroupTests(SynchronousTestCase):
         self.assertNotEqual(part, self.runtests.sampled(jobs, 10, 2))
         self.assertEqual(self.runtests.sampled(jobs, 0, 1), [])
 
+    def test_sampledLongModules(self) -> None:
+        """A module that takes longer than the whole sample is chosen, too, in the same share of the runs."""
+        names = [f"txrdma.test.system.test_{number}" for number in range(10)]
+        jobs = [self.runtests.Job(name, name, 1, 0.0 if name == names[1] else 10.0) for name in names]
+        parts = [[job.name for job in self.runtests.sampled(jobs, 5, seed)] for seed in range(400)]
+        self.assertEqual({name for part in parts for name in part}, set(names))
+        self.assertLess(sum(names[0] in part for part in parts), 60)
+        self.assertEqual(self.runtests.sampled(jobs, 0, 1), [])
+
     def test_sampledUnitTests(self) -> None:
         """A sample has all modules of other tests; workers choose the requested share of their slow tests."""
         job = self.runtests.Job("txrdma.test.unit.test_a", "txrdma.test.unit.test_a", 1, 1.0)
