@@ -39,7 +39,10 @@ _SILENCE: Final = {"kind": string, "where": string, "until": values.timestamp, "
 SCHEMA: Final[Mapping[str, Any]] = {
     "port": string,
     "fabrics": {
-        _ANY: (values.fabricName, {"url": values.url, "authorization-file": ("authorizationFile", string)})
+        _ANY: (
+            values.fabricName,
+            {"url": values.siteURL, "authorization-file": ("authorizationFile", string)},
+        )
     },
     "web": {
         "listen": string,

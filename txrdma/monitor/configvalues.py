@@ -232,6 +232,14 @@ def url(value: object) -> str:
     )
 
 
+def siteURL(value: object) -> str:
+    """Check the URL of a site, to which paths are appended."""
+    text = url(value)
+    if "?" in text or "#" in text:
+        raise InvalidValue("a URL without ? and #, as http://host:9315/fabrics/north")
+    return text
+
+
 _anyURL: Final = matching(r"https?://[^/\s]+[!-~]*", "a URL, as http://host:9093/api/v2/alerts")
 databaseURL: Final = matching(r".*://.*", "a URL, as postgresql+psycopg://user@host/fabric")
 webhookFormat: Final = matching("alertmanager|webhook", "'alertmanager' or 'webhook'")

@@ -49,6 +49,13 @@ class _Notifier(SystemNotifier):
         """Do nothing: the process notifies once."""
 
 
+def _checkRemotes(config: MonitorConfig) -> None:
+    """Raise L{InvalidRequest} if the URL of another monitor needs TLS, which is not installed."""
+    for name, url, _authorization in config.remotes:
+        if url.startswith("https:"):
+            requireTLS(f"fabrics.{name}.url")
+
+
 class FabricsService(ListeningService):
     """
     The monitors of several fabrics.
@@ -79,9 +86,7 @@ class FabricsService(ListeningService):
         self._access = access = accessOf(reactor, config)
         endpoint = endpointOf(reactor, config, access) if config.listen else None
         self.monitors: dict[str, MonitorService] = {}
-        for name, url, _authorization in config.remotes:
-            if url.startswith("https:"):
-                requireTLS(f"fabrics.{name}.url")
+        _checkRemotes(config)
         names = [*(one.fabric for one in config.fabrics), *(name for name, *_ in config.remotes)]
         statuses: dict[str, str] = {}
         turn = DeferredLock()
@@ -125,6 +130,7 @@ class FabricsService(ListeningService):
             return False
         try:
             self._read = self._reload()
+            _checkRemotes(self._read)
             access = accessOf(self._reactor, self._read)
         except RDMAError as error:
             _log.error("the configuration was not read again: {why}", why=errorText(error))

@@ -44,6 +44,7 @@ from txrdma.monitor.web.tables import (
 )
 from txrdma.sim.fabric import SimulatedFabric
 from txrdma.sim.nets.fattree import fatTree
+from txrdma.tap import duty
 from txrdma.tap.fabrics import FabricsService
 from txrdma.test.support.httpagents import Prepared, PreparedAgent, Requested
 from txrdma.test.support.monitor.fetching import Answer, Connection
@@ -95,6 +96,9 @@ class ConfigTests(SynchronousTestCase):
         lines = str(error).split("\n")
         self.assertEqual(lines[1], "file, line 5: fabrics.south.port: there is no such key")
         self.assertIn("file, line 2: fabrics.north.url: is a URL", lines[0])
+        for end in ("?x=1", "/#x", "/a?"):
+            text = f"[fabrics.north]\nurl = 'http://x{end}'\n"
+            self.assertIn("without ? and #", str(self.assertRaises(InvalidRequest, parseConfig, text)))
 
 
 class ConformingTests(SynchronousTestCase):
@@ -442,6 +446,17 @@ class FrontTests(RemoteTestCase):
         with capturedLogs() as logs:
             self.assertFalse(self.front.reload())
         self.assertIn("needs a restart", logs[-1]["log_format"])
+
+    def test_reloadWithoutTLS(self) -> None:
+        """A URL with TLS, which is not installed, leaves the configuration as it was."""
+        self.patch(duty, "find_spec", lambda name: None)
+        text = FRONT.format(folder=self.folder).replace("http:", "https:")
+        self.front.reloadBy(lambda: parseConfig(text))
+        with capturedLogs() as logs:
+            self.assertFalse(self.front.reload())
+        self.assertIn("fabrics.north.url needs TLS", logs[-1]["why"])
+        self.assertEqual(self.rows("nodes")["away"], [])
+        self.assertEqual({one.url[:5] for one in self.agent.requests}, {"http:"})
 
 
 class OnlyRemoteTests(RemoteTestCase):
