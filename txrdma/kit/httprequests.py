@@ -29,6 +29,12 @@ from txrdma.kit.logs import errorText
 SUCCESSES: Final = range(200, 300)
 """Status codes of requests that have succeeded."""
 
+MOST_RECEIVED: Final = 16 << 20
+"""Maximum octets on a connection, with headers, whose number Twisted does not limit."""
+
+_MOST_TEXT: Final = 500
+"""Maximum characters of the text of an error, which may contain what a server has sent."""
+
 _AGENT: Final = {"User-Agent": "txrdma"}
 _FAILURES: Final = (
     *(OSError, ConnectError, ConnectionClosed, ResponseFailed, RequestTransmissionFailed),
@@ -39,14 +45,32 @@ _FAILURES: Final = (
 
 @implementer(IStreamClientEndpoint)
 class _QuietEndpoint:
-    """An endpoint that does not log the start and the end of each connection's factory."""
+    """
+    An endpoint that does not log the start and the end of each connection's factory, and closes connections
+    on which more than L{MOST_RECEIVED} arrives.
+    """
 
     def __init__(self, endpoint: IStreamClientEndpoint) -> None:
         self._endpoint = endpoint
 
     def connect(self, protocolFactory: Any) -> Deferred[Any]:
         protocolFactory.noisy = False
-        return self._endpoint.connect(protocolFactory)
+        return self._endpoint.connect(protocolFactory).addCallback(_limited)
+
+
+def _limited(protocol: Any) -> Any:
+    receive, left = protocol.dataReceived, MOST_RECEIVED
+
+    def received(data: bytes) -> None:
+        nonlocal left
+        left -= len(data)
+        if left >= 0:
+            receive(data)
+        else:
+            protocol.transport.loseConnection()
+
+    protocol.dataReceived = received
+    return protocol
 
 
 class _QuietPool(HTTPConnectionPool):
@@ -117,7 +141,7 @@ async def _translated(fetching: Deferred[HTTPAnswer]) -> HTTPAnswer:
         causes = getattr(error, "reasons", None) or [Failure(error)]  # what a response's failure wraps
         if causes[-1].check(CancelledError):
             raise CancelledError from error
-        raise DeviceUnavailable(errorText(causes[-1].value)) from error
+        raise DeviceUnavailable(errorText(causes[-1].value)[:_MOST_TEXT]) from error
 
 
 async def _fetch(agent: IAgent, url: str, headers: Headers, most: int, body: bytes | None) -> HTTPAnswer:

@@ -16,7 +16,7 @@ from twisted.web.http import PotentialDataLoss
 from twisted.web.http_headers import Headers
 
 from txrdma.error import DeviceUnavailable
-from txrdma.kit.httprequests import _BodyReader, fetch, HTTPAnswer, quietAgent
+from txrdma.kit.httprequests import _BodyReader, fetch, HTTPAnswer, MOST_RECEIVED, quietAgent
 from txrdma.test.support.addressreactor import AddressReactor
 from txrdma.test.support.httpagents import Answer, Prepared, PreparedAgent
 
@@ -39,6 +39,21 @@ class AgentTests(SynchronousTestCase):
                 factory.doStop()
             self.assertIn(b"GET /a HTTP/1.1", transport.value())
             self.assertEqual((self.successResultOf(fetching).code, timeout, logs), (204, 3.0, []))
+
+    def test_longHead(self) -> None:
+        """A server that sends headers without end is disconnected, as one that sends too many octets."""
+        clock = AddressReactor()
+        fetch(quietAgent(clock), clock, "http://127.0.0.1/a", HEADERS, 5.0, 10).addErrback(lambda _: None)
+        protocol: Any = clock.tcpClients[0][2].buildProtocol(None)
+        transport = StringTransport()
+        protocol.makeConnection(transport)
+        protocol.dataReceived(b"HTTP/1.1 200 OK\r\n")
+        header = b"a: " + bytes(10_000).replace(b"\0", b"x") + b"\r\n"
+        for _ in range(MOST_RECEIVED // len(header)):
+            protocol.dataReceived(header)
+        self.assertFalse(transport.disconnecting)
+        protocol.dataReceived(header)
+        self.assertTrue(transport.disconnecting)
 
 
 class FetchTests(SynchronousTestCase):
@@ -93,6 +108,8 @@ class FetchTests(SynchronousTestCase):
         ):
             failure = self.failureResultOf(self.fetched(error), DeviceUnavailable)
             self.assertIn(text, failure.getErrorMessage())
+        failure = self.failureResultOf(self.fetched(ValueError("x" * 10_000)), DeviceUnavailable)
+        self.assertLess(len(failure.getErrorMessage()), 1000)
 
     def test_late(self) -> None:
         """A server that does not complete its answer in time is unavailable, and the request is cancelled."""
