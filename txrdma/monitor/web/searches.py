@@ -78,8 +78,11 @@ class Searches:
         self._results: dict[Hashable, _Shared[Any]] = {}
 
     def stop(self) -> None:
-        """End all searches."""
+        """End all searches, and what else requests wait for."""
         self._cooperator.stop()
+        for shared in list(self._results.values()):
+            if shared.work is not None:
+                shared.work.cancel()
 
     async def result(self, request: Hashable, state: object, search: Search[T]) -> T:
         """Return the result of a search, at once if it is known or quick to find; equal requests share it."""

@@ -422,6 +422,15 @@ class FrontTests(RemoteTestCase):
             self.pump(POLL_SECONDS + 1)
             self.assertEqual(self.rows("fabrics")["rows"][2]["problem"].partition("or was")[0], problem)
 
+    def test_stop(self) -> None:
+        """The end of the service ends its requests to other monitors."""
+        self.faults["links"] = self.faults["south/api/v1/overview"] = None
+        connection = Connection(self.front.site.factory)
+        connection.ask("/api/v1/links")
+        self.pump(POLL_SECONDS)
+        self.successResultOf(self.front.stopService())
+        self.assertEqual(self.agent.cancelled, 3)
+
     def test_shared(self) -> None:
         """Equal requests of the same time are sent to each monitor once."""
         self.agent.requests.clear()
