@@ -78,7 +78,7 @@ BOUNDS: Final = {
     "FIXED": """
         btl.Channel._receives,_refused btl.ChannelPort.channels btl.ModulePort._channels,ports
         btl.Outbox.unlimited btl.PeerConnection._local btl.ReceiveBuffer._orders,_free
-        btl._Route.destinations cm.Adapter._gidTables,_gidIndexes,_attributes,_ports
+        btl._Route.destinations cm.Adapter._gidTables,_gidIndexes,_attributes,_readers
         cm.DatagramTransport._queuePairs
         cm.Dispatcher.counters cm.KernelManager.counters cm.Managed.names cm.Mappings._peerRanges
         cm.Part.requests cm.ReceiveMemory._pools cm.Sending._targets fabric.Counted.errors,data,details
