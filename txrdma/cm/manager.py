@@ -344,7 +344,6 @@ class ConnectionManager:
         """
         self._isClosed = True
         self._transmit()  # there may be a last DREP
-        self._core = self._makeCore()
         connections, self._connections = self._connections, {}
         with ExitStack() as steps:  # all of them, in this order, whichever raises an exception
             steps.callback(self._failResolutions)
@@ -353,7 +352,8 @@ class ConnectionManager:
                 steps.callback(connection.release)
                 steps.callback(connection.loaded, DeviceUnavailable(_CLOSED))
             steps.callback(self._claims.close)
-            steps.callback(managers.leave, self)
+            steps.callback(setattr, self, "_core", self._makeCore())
+            steps.callback(managers.leave, self)  # which adds up the counters of the core
             steps.callback(self._timer.stop)
             steps.callback(self._clock.leave, self._reschedule)
             steps.callback(self._ends.close)
