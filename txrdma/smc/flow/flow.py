@@ -526,11 +526,20 @@ class Flow:
             if hasWritten:
                 self.written = number
             message = ring.message(self.flags)
+            if lane is None or requests or not lane.putMessage(number, signaled, message):
+                self._request(requests, number, signaled, message)
             if queue.unacknowledged is not None:  # a failover may have to send this again
                 queue.unacknowledged.append((number, self, ring.sequence, ring.produced, self._posted))
                 self._posted = _NOTHING
-            if lane is None or requests or not lane.putMessage(number, signaled, message):
-                self._request(requests, number, signaled, message)
+
+    def position(self) -> tuple[tuple[int, int, int], list[bytes | memoryview]]:
+        """Return what L{fill} advances, for L{rewind}."""
+        return self.ring.position(), self._posted
+
+    def rewind(self, position: tuple[tuple[int, int, int], list[bytes | memoryview]]) -> None:
+        """Neither announce nor retain the bytes of a L{fill} that an exception has interrupted."""
+        cursor, self._posted = position
+        self.ring.rewind(cursor)
 
     def _endBacklog(self) -> None:
         """Handle a backlog that the peer will not read, or that no link can send."""
@@ -630,15 +639,18 @@ class Flow:
         self.backlog -= first + second
 
     def _resend(self, requests: list[SendRequest]) -> None:
-        """Append the first requests after a failover: validation, then the unacknowledged bytes."""
+        """
+        Append the first requests after a failover: validation, then the unacknowledged bytes.
+
+        If an exception interrupts it, the next flush begins again.
+        """
         queue, ring = self.queue, self.ring
         if self._isNew:
-            self._isNew = False
             message = self._message or self._newMessage()
             queue.number(message)
             message.inline = (ring.validation(self.confirmed[0]),)
             requests.append(message)
-        toResend = [] if self.peerState & ENDS else self._toResend  # the peer reads no more
+        toResend = [] if self.peerState & ENDS else [*self._toResend]  # the peer reads no more
         length = sum(map(len, toResend))
         most = queue.most(length) if queue.isStaged else length
         if most:
@@ -649,6 +661,8 @@ class Flow:
                     requests.append(queue.write(self._address + at, self._rkey, chunks, count))
                     if queue.unacknowledged is not None:
                         self._posted = self._posted + chunks
+        self._isNew = False
+        self._toResend = toResend
         if most < length:
             queue.isShort = True
         else:

@@ -363,12 +363,12 @@ class SendScheduler:
         """Call C{Flow.fill}; an error ends this connection only."""
         before = len(requests)
         flow.isDirty = False
-        position = flow.ring.position()
+        position = flow.position()
         try:
             flow.fill(requests)
         except Exception:
             del requests[before:]
-            flow.ring.rewind(position)  # the peer must not read what was not posted
+            flow.rewind(position)  # the peer must not read what was not posted
             flow.owner.abortOnError()
 
     def _posted(self, flows: list[Flow]) -> None:

@@ -5,7 +5,7 @@ The data flow of a connection: its fast path has the same effects as its general
 from __future__ import annotations
 
 import sys
-from itertools import permutations
+from itertools import count, permutations
 from typing import Any, cast, NoReturn
 
 from hypothesis import example, given
@@ -19,7 +19,9 @@ from txrdma.iba.verbs import Capacity, SendRequest
 from txrdma.smc.common import counting
 from txrdma.smc.flow.flow import _EARLY as EARLY
 from txrdma.smc.flow.flow import ENDS, Flow
+from txrdma.smc.flow.ring import Ring
 from txrdma.smc.flow.sendqueue import LinkSendQueue, RemoteBuffer, SIGNAL_EVERY
+from txrdma.smc.group.sendscheduler import SendScheduler
 from txrdma.smc.wire.cdc import CDC_START
 
 _SIZE = 32
@@ -339,11 +341,61 @@ class RetainedTests(SynchronousTestCase):
     def test_retainedBytesAreRepeatedOnOtherLink(self) -> None:
         data = bytes(range(1, 21))
         self.write(data)
-        assert self.flow.queue.unacknowledged is not None
-        retained = list(self.flow.queue.unacknowledged)[-1:]
-        queue = LinkSendQueue(None, Capacity(maxInline=1 << 30), lambda: None)  # type: ignore[arg-type]  # copies nothing
-        queue.limit = 100
-        self.flow.move(RemoteBuffer(queue, 1000, RKey(9)), retained)
+        self.moved()
         requests: list[SendRequest] = []
         self.flow.fill(requests)
         self.assertEqual(self.places(requests[1:3]), [(1020, data[:12]), (1000, data[12:])])
+
+    def moved(self) -> None:
+        """Move the flow to another link, with all unacknowledged messages but the first."""
+        assert self.flow.queue.unacknowledged is not None
+        retained = list(self.flow.queue.unacknowledged)[1:]
+        queue = LinkSendQueue(None, Capacity(maxInline=1 << 30), lambda: None)  # type: ignore[arg-type]  # copies nothing
+        queue.limit = 100
+        self.flow.move(RemoteBuffer(queue, 1000, RKey(9)), retained)
+
+    def interrupt(self, owner: type, name: str, number: int) -> None:
+        """Flush the flow, while the call of this number of a method raises."""
+        calls, usual = count(1), getattr(owner, name)
+
+        def call(*arguments: Any) -> Any:
+            if next(calls) == number:
+                raise ZeroDivisionError("a test's")
+            return usual(*arguments)
+
+        patched = self.patch(owner, name, call)
+        requests: list[SendRequest] = []
+        SendScheduler._fillOne(cast(Any, None), self.flow, requests)
+        patched.restore()
+        self.assertEqual(requests, [])
+        self.flow.drop()
+
+    def test_interruptedBytesAreNotRetained(self) -> None:
+        """Another link repeats posted bytes at their offsets, after an exception for later ones."""
+        data = bytes(range(1, 5))
+        for owner, name, number in (
+            (LinkSendQueue, "write", 2),
+            (Ring, "message", 1),
+            (Flow, "_request", 1),
+        ):
+            self.setUp()
+            self.write(data)
+            self.flow.write(bytes(range(100, 112)))
+            self.interrupt(owner, name, number)
+            self.moved()
+            requests: list[SendRequest] = []
+            self.flow.fill(requests)
+            self.assertEqual(self.places(requests[1:]), [(1020, data)], name)
+
+    def test_interruptedRepetition(self) -> None:
+        """After an exception, another link validates and repeats all bytes before it announces them."""
+        data = bytes(range(1, 21))
+        for number in 1, 2:
+            self.setUp()
+            self.write(data)
+            self.moved()
+            self.interrupt(LinkSendQueue, "write", number)
+            requests: list[SendRequest] = []
+            self.flow.fill(requests)
+            self.assertEqual(len(requests), 3)
+            self.assertEqual(self.places(requests[1:]), [(1020, data[:12]), (1000, data[12:])])
