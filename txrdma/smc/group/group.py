@@ -272,12 +272,13 @@ class LinkGroup:
 
     @contextmanager
     def returning(self, element: Element) -> Iterator[None]:
-        """Release a reserved ring if an exception prevents that its connection is added."""
+        """Release a reserved ring, and a new group, if an exception prevents that its connection is added."""
         try:
             yield
         except BaseException:
             self.pool.give(element, quiet=True)
             self.trim()
+            self.discard()  # other connections of the peer wait for it
             raise
 
     def streams(self) -> list[LinkedStream]:

@@ -479,6 +479,26 @@ class HandshakeTests(RaceTestCase):
         bystander.transport.write(b"still here")
         self.until(lambda: peer.received == b"still here")
 
+    def test_firstContact(self) -> None:
+        """A link group whose first connection cannot be added ends, and the next one has a new group."""
+        real = LinkGroup.add
+        for outcomes in ([Broken("add")], [real, Broken("add")]):  # at the server, at the client
+            calls: Any = iter(outcomes)
+
+            def add(*arguments: Any) -> Any:
+                outcome = next(calls)  # noqa: B023
+                if isinstance(outcome, Broken):
+                    raise outcome
+                return outcome(*arguments)
+
+            with patch.object(LinkGroup, "add", add):
+                here, _there = self.pair()
+            self.assertEqual((here.mode, len(self.flushLoggedErrors(Broken))), ("TCP", 1))
+            for host in self.client, self.server:
+                self.assertEqual([*linkGroups(host, DEVICE).groups()], [])
+        here, _there = self.pair()
+        self.assertEqual(here.mode, "SMC-R")
+
     def test_start(self) -> None:
         """An exception before or after the start of a stream ends it at both ends, and releases it."""
         bystander, peer = self.pair()
