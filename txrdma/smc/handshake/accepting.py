@@ -93,8 +93,7 @@ class ServerNegotiation(Negotiation):
 
     def _withdrawn(self) -> None:
         if not self._over:
-            self._core.withdrawn()
-            self._turn()
+            self._turn(self._core.withdrawn)
 
     def _end(self) -> None:
         if self._arrival is not None:

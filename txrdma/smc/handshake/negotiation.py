@@ -139,13 +139,8 @@ class Negotiation(Protocol):
 
         After the end, bytes and a FIN are ignored: they may have been polled together with it.
         """
-        if self._over:
-            return
-        try:
-            self._core.received(data, self._clock.seconds())
-        except Exception as error:
-            self._raised(error)
-        self._turn()
+        if not self._over:
+            self._turn(lambda: self._core.received(data, self._clock.seconds()))
 
     def readConnectionLost(self) -> None:
         """Handle a FIN; if the connection has fallen back to TCP, pass it to the protocol."""
@@ -153,8 +148,7 @@ class Negotiation(Protocol):
             return
         transport = self.transport
         transport.startReading()  # the end is read again, for the protocol
-        self._core.ended()
-        self._turn()
+        self._turn(self._core.ended)
         if transport.protocol is self:
             transport.connectionLost(Failure(ConnectionDone()))
 
@@ -185,10 +179,16 @@ class Negotiation(Protocol):
             cancelCall(self._limit)
             self._limit = self._reactor.callLater(self._options.timeout, self._timedOut)
 
-    def _turn(self) -> None:
-        """Send messages, and process events; an unexpected exception resets this connection."""
+    def _turn(self, step: Callable[[], object] = lambda: None) -> None:
+        """
+        Make a step, send messages, and process events, unless the handshake has ended.
+
+        An unexpected exception resets this connection.
+        """
         try:
-            self._advance()
+            step()
+            if not self._over:
+                self._advance()
         except Exception as error:
             self._raised(error)
 
@@ -256,8 +256,7 @@ class Negotiation(Protocol):
 
     def _expired(self) -> None:
         self._timer = None
-        self._core.expired(self._clock.seconds())
-        self._turn()
+        self._turn(lambda: self._core.expired(self._clock.seconds()))
 
     def _timedOut(self) -> None:
         self._limit = None
@@ -318,10 +317,12 @@ class Negotiation(Protocol):
             self._raised(error)
 
     def _decline(self, diagnosis: Diagnosis) -> None:
-        self._abandon()
-        if not self._over:
-            self._core.decline(diagnosis, self._clock.seconds())
-            self._turn()
+        def decline() -> None:
+            self._abandon()
+            if not self._over:
+                self._core.decline(diagnosis, self._clock.seconds())
+
+        self._turn(decline)
 
     # End
 

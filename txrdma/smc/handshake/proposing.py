@@ -71,7 +71,7 @@ class ClientNegotiation(Negotiation):
         """Propose, if the listener is known to support SMC."""
         self.transport.protocol = self  # instead of the wrapper of an endpoint
         self._approach = approachOf(self.transport, partial(carrierFor, self._reactor, self._options))
-        self._approach.query(self.transport, self._signalled)
+        self._approach.query(self.transport, partial(self._turn, self._signalled))
 
     def dataReceived(self, data: bytes) -> None:
         """Hold bytes that arrive before the listener's signal, which may be about to arrive."""

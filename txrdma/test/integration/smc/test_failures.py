@@ -6,6 +6,7 @@ other.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, cast
 from unittest import SkipTest
 from unittest.mock import patch
@@ -21,6 +22,7 @@ from txrdma.smc.group.attachment import WINDOW
 from txrdma.smc.group.group import LinkGroup
 from txrdma.smc.group.groups import linkGroups
 from txrdma.smc.group.link import Link
+from txrdma.smc.handshake._machine import _Handshake, ServerHandshake
 from txrdma.smc.handshake.outcomes import Outcomes
 from txrdma.smc.stream import stream as streamModule
 from txrdma.smc.stream.stream import Stream
@@ -478,6 +480,33 @@ class HandshakeTests(RaceTestCase):
             self.until(lambda: len(self.onlyLink(self.server).members) == 1)
         bystander.transport.write(b"still here")
         self.until(lambda: peer.received == b"still here")
+
+    def test_timers(self) -> None:
+        """A handshake whose timer raises, for a silent client, is reset."""
+        for owner, name, timeout in (_Handshake, "expired", None), (ServerHandshake, "decline", 0.1):
+            accepting = self.accepting(replace(self.options, timeout=timeout), Listener())
+            socket = self.connectSocket(accepting)
+            socket.send(self.proposal())
+            with patch.object(owner, name, side_effect=Broken(name)):
+                self.until(lambda: accepting._over, 60.0)  # noqa: B023
+            self.assertEqual(len(self.flushLoggedErrors(Broken)), 1)
+            self.until(lambda: socket.peer.isClosed)  # noqa: B023
+
+    def test_interruptedMessage(self) -> None:
+        """After an exception, a handshake does not act on what the machine has made of the message before."""
+        real = _Handshake.received
+
+        def received(core: _Handshake, data: bytes, now: float) -> None:
+            real(core, data, now)
+            raise Broken("received")
+
+        accepting = self.accepting(self.options, Listener())
+        socket = self.connectSocket(accepting)
+        with patch.object(_Handshake, "received", received):
+            socket.send(self.proposal())
+            self.until(lambda: accepting._over)
+        self.assertEqual(len(self.flushLoggedErrors(Broken)), 1)
+        self.assertEqual(linkGroups(self.server, DEVICE).groups(), [])
 
     def test_firstContact(self) -> None:
         """A link group whose first connection cannot be added ends, and the next one has a new group."""
