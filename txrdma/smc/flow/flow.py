@@ -89,7 +89,7 @@ class Flow:
     @ivar writes: number of writes to the peer's ring; C{wraps}: those that wrapped, and took two RDMA writes.
     @ivar remoteBuffer: the peer's ring on the current link; None before C{attach}.
     @ivar confirmed: sequence number and produced total of the last acknowledged message, while the link
-        retains unacknowledged messages.
+        retains unacknowledged messages; C{posted}: bytes that the next message announces.
     """
 
     __slots__ = (
@@ -108,7 +108,7 @@ class Flow:
         *("_quickReads", "_slowReads", "_others"),
         *("_view", "_mask", "_contexts", "_isBegun", "_isReading", "_mustSend"),
         *("_address", "_rkey", "_message", "_write", "_target", "_valid"),
-        *("remoteBuffer", "confirmed", "_isMoved", "_isNew", "_posted", "_toResend"),
+        *("remoteBuffer", "confirmed", "posted", "_isMoved", "_isNew", "_toResend"),
     )
 
     def __init__(self, queue: LinkSendQueue, view: memoryview, contexts: list[Any], owner: FlowOwner) -> None:
@@ -144,7 +144,7 @@ class Flow:
         self.remoteBuffer: RemoteBuffer | None = None
         self.confirmed = (0, 0)
         self._isMoved = self._isNew = False
-        self._posted = self._toResend = _NOTHING
+        self.posted = self._toResend = _NOTHING
 
     # Begin and end
 
@@ -173,14 +173,14 @@ class Flow:
         toResend: list[bytes | memoryview] = []
         for each in unacknowledged:
             toResend += each[4]
-        toResend += self._posted
+        toResend += self.posted
         toResend += self._toResend  # not yet resent when the previous link failed
         length = sum(map(len, toResend))
         read = ring.peerConsumed - ring.produced + length
         if read > 0:
             cut(toResend, read)  # the peer has consumed these, so they need not be resent
         self._toResend = toResend
-        self._posted = _NOTHING
+        self.posted = _NOTHING
         self._isMoved = self._isNew = True
         self.last = self.written = remoteBuffer.queue.sent + 1  # the validation message
         self.touch()
@@ -194,7 +194,7 @@ class Flow:
         """
         if not self._isMoved:  # else the peer may not have received all messages up to this number
             self.confirmed = (self.ring.sequence, self.ring.produced)
-        self._posted = _NOTHING
+        self.posted = _NOTHING
 
     def arrived(self, sequence: int, produced: int) -> None:
         """Record the last acknowledged message: its sequence number, and the total of bytes up to it."""
@@ -529,17 +529,13 @@ class Flow:
             if lane is None or requests or not lane.putMessage(number, signaled, message):
                 self._request(requests, number, signaled, message)
             if queue.unacknowledged is not None:  # a failover may have to send this again
-                queue.unacknowledged.append((number, self, ring.sequence, ring.produced, self._posted))
-                self._posted = _NOTHING
+                queue.unacknowledged.append((number, self, ring.sequence, ring.produced, self.posted))
+                self.posted = _NOTHING
 
-    def position(self) -> tuple[tuple[int, int, int], list[bytes | memoryview]]:
-        """Return what L{fill} advances, for L{rewind}."""
-        return self.ring.position(), self._posted
-
-    def rewind(self, position: tuple[tuple[int, int, int], list[bytes | memoryview]]) -> None:
+    def rewind(self, produced: int, posted: list[bytes | memoryview]) -> None:
         """Neither announce nor retain the bytes of a L{fill} that an exception has interrupted."""
-        cursor, self._posted = position
-        self.ring.rewind(cursor)
+        self.ring.rewind(produced)
+        self.posted = posted
 
     def _endBacklog(self) -> None:
         """Handle a backlog that the peer will not read, or that no link can send."""
@@ -630,12 +626,12 @@ class Flow:
         chunks = cut(pending, first)
         requests.append(queue.write(address + offset, rkey, chunks, first))
         if queue.unacknowledged is not None:
-            self._posted = self._posted + chunks
+            self.posted = self.posted + chunks
         if second:
             chunks = cut(pending, second)
             requests.append(queue.write(address, rkey, chunks, second))
             if queue.unacknowledged is not None:
-                self._posted = self._posted + chunks
+                self.posted = self.posted + chunks
         self.backlog -= first + second
 
     def _resend(self, requests: list[SendRequest]) -> None:
@@ -660,7 +656,7 @@ class Flow:
                     chunks = cut(toResend, count)
                     requests.append(queue.write(self._address + at, self._rkey, chunks, count))
                     if queue.unacknowledged is not None:
-                        self._posted = self._posted + chunks
+                        self.posted = self.posted + chunks
         self._isNew = False
         self._toResend = toResend
         if most < length:

@@ -170,13 +170,11 @@ class Ring:
         self._round = (self._round + 1) & 0xFFFF
         return offset, most - end, end
 
-    def position(self) -> tuple[int, int, int]:
-        """Return the local producer cursor, for L{rewind}."""
-        return self.produced, self.at, self._round
-
-    def rewind(self, position: tuple[int, int, int]) -> None:
+    def rewind(self, produced: int) -> None:
         """Set the local producer cursor back: the bytes that L{take} has announced are not written."""
-        self.produced, self.at, self._round = position
+        self.produced = produced
+        self.at = produced & (self.peerSize - 1)
+        self._round = (produced >> self._peerShift) & 0xFFFF
 
     def message(self, state: int = 0) -> bytes:
         """Encode the next CDC message with these state flags, to be sent after the bytes it announces."""

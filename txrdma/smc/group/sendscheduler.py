@@ -363,12 +363,12 @@ class SendScheduler:
         """Call C{Flow.fill}; an error ends this connection only."""
         before = len(requests)
         flow.isDirty = False
-        position = flow.position()
+        produced, posted = flow.ring.produced, flow.posted
         try:
             flow.fill(requests)
         except Exception:
             del requests[before:]
-            flow.rewind(position)  # the peer must not read what was not posted
+            flow.rewind(produced, posted)  # the peer must not read what was not posted
             flow.owner.abortOnError()
 
     def _posted(self, flows: list[Flow]) -> None:

@@ -400,3 +400,19 @@ class FailoverTests(SynchronousTestCase):
             WireError, self.ring.received, fields(sequence=3, flags=ProducerFlags.FAILOVER_VALIDATION)
         )
         self.assertIn("failover lost messages 3 to 3", str(error))
+
+
+class RewindTests(SynchronousTestCase):
+    """The local producer cursor is set back."""
+
+    def test_interruptedBytes(self) -> None:
+        """Messages announce the bytes before those that were taken last, in any round."""
+        ring, other = Ring(32, 32, 7), Ring(32, 32, 7)
+        for _ in range(8):
+            for each in ring, other:
+                each.take(20, 20)
+                each.peerConsumed += 20
+            produced = ring.produced
+            ring.take(16, 16)
+            ring.rewind(produced)
+            self.assertEqual((ring.at, ring.message()), (other.at, other.message()))
