@@ -335,10 +335,7 @@ class Link:
                 message = messages[0]
                 flow = self._flows.get(message[2])
                 if flow is not None:
-                    try:
-                        receive(flow, message)
-                    except Exception:
-                        flow.owner.abortOnError()
+                    receive(flow, message)
             else:
                 self._dispatchSeveral(messages)
             self.hasReceived = True
@@ -360,10 +357,7 @@ class Link:
                 due = clock() + FLUSH_SECONDS
             flow = flows.get(message[2])
             if flow is not None:
-                try:
-                    receive(flow, message)
-                except Exception:
-                    flow.owner.abortOnError()
+                receive(flow, message)
 
     def _settle(self) -> None:
         """Flush dirty flows, and repost receives."""
@@ -397,10 +391,7 @@ class Link:
             # A message for an unknown token is dropped: its connection has just ended here.
             flow = flows.get(message[2])
             if flow is not None and message[0] == _START:
-                try:
-                    receive(flow, message)
-                except Exception:
-                    flow.owner.abortOnError()
+                receive(flow, message)
             if isFlushing and queue.dirty and clock() >= due:
                 self._settle()
                 due = clock() + FLUSH_SECONDS
