@@ -151,11 +151,11 @@ class Stream:
         self._monitor = monitor
         self._transport = transport
         flow = self.flow
-        flow.isOpen = True
+        flow.isOpen = not self.disconnected  # an exception may have ended it during the handshake
         self._closing.established()
         transport.begun()
         flow.begin()
-        if self.disconnected:  # an exception has ended it during the handshake
+        if self.disconnected:
             self._closeTCP(inOrder=False)
             self.link.groups.closeNotifier.add(self._notify)
         if self.wasLost:

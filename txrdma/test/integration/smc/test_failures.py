@@ -508,6 +508,19 @@ class HandshakeTests(RaceTestCase):
         self.assertEqual(len(self.flushLoggedErrors(Broken)), 1)
         self.assertEqual(linkGroups(self.server, DEVICE).groups(), [])
 
+    def test_earlyMessage(self) -> None:
+        """A connection that an early message has aborted sends nothing that its protocol writes."""
+        bystander, peer = self.pair()
+        client = Listener(lambda end: end.transport.write(b"early"))
+        server = Listener(lambda end: end.transport.write(b"too late"))
+        with patch.object(flow.Flow, "_queueEarly", side_effect=Broken("early")):
+            here, there, _sockets = self.connect(client, server, latency=0.05)
+            self.until(lambda: here.reason and there.reason)
+        self.assertEqual(len(self.flushLoggedErrors(Broken)), 1)
+        self.assertEqual((here.reason, there.reason, here.received), (ConnectionLost, Broken, b""))
+        bystander.transport.write(b"still here")
+        self.until(lambda: peer.received == b"still here")
+
     def test_firstContact(self) -> None:
         """A link group whose first connection cannot be added ends, and the next one has a new group."""
         real = LinkGroup.add
