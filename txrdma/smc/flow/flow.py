@@ -533,7 +533,11 @@ class Flow:
                 self.posted = _NOTHING
 
     def rewind(self, produced: int, posted: list[bytes | memoryview]) -> None:
-        """Neither announce nor retain the bytes of a L{fill} that an exception has interrupted."""
+        """
+        Undo a L{fill} that an exception has interrupted, before its bytes are announced to the peer.
+
+        @param produced: C{Ring.produced} before it; C{posted}: the attribute of this name before it.
+        """
         self.ring.rewind(produced)
         self.posted = posted
 

@@ -171,7 +171,7 @@ class Ring:
         return offset, most - end, end
 
     def rewind(self, produced: int) -> None:
-        """Set the local producer cursor back: the bytes that L{take} has announced are not written."""
+        """Set the local producer cursor back to a total: the space that L{take} has returned is not used."""
         self.produced = produced
         self.at = produced & (self.peerSize - 1)
         self._round = (produced >> self._peerShift) & 0xFFFF
