@@ -197,7 +197,7 @@ class FabricsSite:
     # Parts of the page.
 
     def _fabrics(self) -> Part:
-        """Table of all fabrics, with the last known states of those whose monitors are away."""
+        """Return the table of all fabrics; a fabric whose monitor is away has its last known state."""
         ages = {one.name: one.age() for one in self.remotes}
         rows: list[list[Part]] = []
         for row in self._states():
@@ -269,7 +269,7 @@ def _nodePath(row: Row) -> str:
 
 
 def _listed(heading: str, page: Row, shown: Part) -> list[Part]:
-    """Rows below their heading, and the fabrics whose rows are missing."""
+    """Return a heading, the table of a page of rows, and a line with the fabrics whose rows are missing."""
     count, total = len(page["rows"]), page["total"]
     text = f"the first {count} of {total}" if total > count else total
     missing = [
