@@ -19,7 +19,7 @@ from twisted.logger import Logger
 
 from txrdma import __version__
 from txrdma.error import InvalidRequest, RDMAError, Refused, WireError
-from txrdma.iba.verbs import QPKind
+from txrdma.iba.verbs import QPKind, Status
 from txrdma.interfaces import IVerbsDevice
 from txrdma.pingpong.activity import Activity
 from txrdma.pingpong.bootstrap import (
@@ -36,7 +36,7 @@ from txrdma.pingpong.bootstrap import (
 )
 from txrdma.pingpong.conversation import Conversation, ConversationLost
 from txrdma.pingpong.engine import answering, asking
-from txrdma.pingpong.link import MeasuredLink, TestSide
+from txrdma.pingpong.link import MeasuredLink, RequestFailed, TestSide
 from txrdma.pingpong.measurement import Measurement
 from txrdma.pingpong.plan import LinkSettings, Measure, Test, Transfer
 
@@ -48,6 +48,9 @@ PORT: Final = 18516
 _RESULT_SECONDS: Final = 60.0
 _PARTING_SECONDS: Final = 1.0
 _REASON_SECONDS: Final = 0.3
+
+_PEER_GONE: Final = frozenset((Status.RETRY_EXC_ERR, Status.WR_FLUSH_ERR))
+"""What requests report when the peer has closed its queue pair; the peer's own reason says more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +193,8 @@ class Client(_End):
         await deferLater(self._side.reactor, _REASON_SECONDS)
         gone = self._conversation.error
         self._conversation.end(error)
+        if isinstance(error, RequestFailed) and error.status in _PEER_GONE and isinstance(gone, Refused):
+            return gone
         return gone if isinstance(gone, ConversationLost) else error
 
 

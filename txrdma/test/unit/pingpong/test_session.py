@@ -12,7 +12,7 @@ from twisted.test.iosim import FakeTransport
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import InvalidRequest, RDMAError, Refused, WireError
-from txrdma.iba.verbs import QPAttributes, QPKind, QPState
+from txrdma.iba.verbs import QPAttributes, QPKind, QPState, Status
 from txrdma.pingpong.bootstrap import BootstrapHello, encode, Open, Ready, Run
 from txrdma.pingpong.conversation import ANSWER_SECONDS, ConversationLost
 from txrdma.pingpong.link import RequestFailed
@@ -280,6 +280,19 @@ class TroubleTests(SessionCase):
         running = self.endless(self.client(), lambda: Deferred.fromCoroutine(self.server.close()))
         error = self.assertRaises(Refused, self.successOf, running)
         self.assertEqual(str(error), "the other end reports: the server is stopped")
+
+    def test_stoppedServersReasonReplacesThatOfQueuePairThatFailsFirst(self) -> None:
+        for status in (Status.RETRY_EXC_ERR, Status.WR_FLUSH_ERR):
+            client = self.client()
+
+            def stop(client: Client = client, status: Status = status) -> None:
+                assert client._link is not None
+                client._link.fail(RequestFailed(status))
+                Deferred.fromCoroutine(self.server.close())
+
+            error = self.assertRaises(Refused, self.successOf, self.endless(client, stop))
+            self.assertEqual(str(error), "the other end reports: the server is stopped")
+            self.runUntil(lambda: len(self.ended) == len(self.begun))
 
     def test_secondClientIsRefused(self) -> None:
         client = self.client()
