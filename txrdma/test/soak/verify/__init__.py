@@ -1,0 +1,3 @@
+"""
+Long tests of L{txrdma.verify}.
+"""
