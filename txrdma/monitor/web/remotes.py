@@ -122,12 +122,11 @@ class RemoteFabric:
         @param pause: lets the reactor process other events.
         """
         self.name = name
-        self.state: dict[str, Any] = _UNKNOWN
-        self.findings: dict[str, Any] = {"total": 0, "rows": []}
-        self.change(url, authorization)
+        self._url = ""
         self._reactor, self._agent, self._pause = reactor, quietAgent(reactor), pause
         self._atOnce = DeferredSemaphore(MOST_AT_ONCE)
         self._loop = SupervisedLoop(reactor, f"reading of {name}", self._poll, lambda: POLL_SECONDS)
+        self.change(url, authorization)
 
     def start(self) -> None:
         """Begin to read the state periodically."""
@@ -139,9 +138,12 @@ class RemoteFabric:
         return self._loop.stop()
 
     def change(self, url: str, authorization: str) -> None:
-        """Use another URL and authorization from the next request on."""
-        self._url = url.rstrip("/")
-        self._headers = {"Authorization": authorization} if authorization else {}
+        """Use another URL and authorization, and read the state at once: that of another URL is unknown."""
+        url, self._headers = url.rstrip("/"), {"Authorization": authorization} if authorization else {}
+        if url != self._url:
+            self._url, self.state, self.findings = url, _UNKNOWN, {"total": 0, "rows": []}
+            self._loop.cancel()  # it reads the former URL
+        self._loop.runIn(0.0)
 
     @property
     def problem(self) -> str:

@@ -448,13 +448,30 @@ class FrontTests(RemoteTestCase):
         self.front.reloadBy(lambda: parseConfig(text))
         self.assertTrue(self.front.reload())
         self.agent.requests.clear()
-        self.pump(POLL_SECONDS + 1)
+        self.pump(0.1)
         found = [one.headers.getRawHeaders("Authorization") for one in self.agent.requests]
         self.assertIn(["Bearer other"], found)
         self.front.reloadBy(lambda: parseConfig(text.replace("fabrics.south]", "fabrics.east]")))
         with capturedLogs() as logs:
             self.assertFalse(self.front.reload())
         self.assertIn("needs a restart", logs[-1]["log_format"])
+
+    def test_reloadURL(self) -> None:
+        """The state of a fabric is read from another URL at once; nothing of the former URL is shown."""
+        text = FRONT.format(folder=self.folder)
+        self.fabrics["south"].cut("h00003")
+        self.pump(POLL_SECONDS + 20.0)
+        self.faults["south"] = None
+        self.pump(POLL_SECONDS)
+        self.front.reloadBy(lambda: parseConfig(text.replace("/fabrics/south", "/fabrics/north/")))
+        self.assertTrue(self.front.reload())
+        self.assertEqual(self.agent.cancelled, 1)
+        row = self.rows("fabrics")["rows"][2]
+        self.assertEqual((row["fabric"], row["isKnown"], row["nodes"]), ("south", False, 0))
+        self.assertEqual(row["problem"], "there was no answer yet")
+        row = self.rows("fabrics")["rows"][2]
+        self.assertEqual((row["isKnown"], row["nodes"], row["problem"]), (True, 5, ""))
+        self.assertIn("Findings (0)", self.asked("/").text)
 
     def test_reloadWithoutTLS(self) -> None:
         """A URL with TLS, which is not installed, leaves the configuration as it was."""
