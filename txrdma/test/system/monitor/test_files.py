@@ -33,20 +33,19 @@ class FileTests(SiteTestCase):
         return reported | process | others
 
     def test_rules(self) -> None:
+        self.assertIn("12 rules found", self.promtool("check", "rules", str(FILES / "alerts.yml")))
+
+    def promtool(self, *words: str) -> str:
+        """Return the output of promtool."""
         promtool = shutil.which("promtool")
         if promtool is None:
             raise SkipTest("promtool is not here: apt-get install prometheus")
-        done = subprocess.run(
-            [promtool, "check", "rules", FILES / "alerts.yml"], capture_output=True, text=True, timeout=60
-        )
+        done = subprocess.run([promtool, *words], capture_output=True, text=True, timeout=60)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-        self.assertIn("12 rules found", done.stdout)
+        return done.stdout
 
     def test_acknowledged(self) -> None:
         """Rules are silent about findings that an operator has acknowledged."""
-        promtool = shutil.which("promtool")
-        if promtool is None:
-            raise SkipTest("promtool is not here: apt-get install prometheus")
         groups: list[dict[str, object]] = []
         for severity, name in (("critical", "FabricCritical"), ("warning", "FabricWarnings")):
             for acknowledged, number in (("true", 0), ("false", 1)):
@@ -55,24 +54,19 @@ class FileTests(SiteTestCase):
                 test = {"expr": expr, "eval_time": "30m", "exp_samples": [{"labels": "{}", "value": number}]}
                 series = [{"series": f"txrdma_monitor_findings{{{labels}}}", "values": "1x40"}]
                 groups.append({"interval": "1m", "input_series": series, "promql_expr_test": [test]})
-        self.alerts(promtool, groups)
+        self.alerts(groups)
 
-    def alerts(self, promtool: str, groups: list[dict[str, object]]) -> None:
+    def alerts(self, groups: list[dict[str, object]]) -> None:
         """Check which alerts promtool raises by the rules."""
         path = Path(self.mktemp())
         path.write_text(json.dumps({"rule_files": [str(FILES / "alerts.yml")], "tests": groups}))
-        words = [promtool, "test", "rules", str(path)]
-        done = subprocess.run(words, capture_output=True, text=True, timeout=60)
-        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.promtool("test", "rules", str(path))
 
     def test_severalFabrics(self) -> None:
         """
         Rules see one of several fabrics that is not watched, or not scraped any more, whatever the monitors
         of the others do.
         """
-        promtool = shutil.which("promtool")
-        if promtool is None:
-            raise SkipTest("promtool is not here: apt-get install prometheus")
         groups: list[dict[str, object]] = []
         for name, series, good, bad in (
             ("FabricMonitorAway", "txrdma_monitor_rounds_total", "0+6x60", "7x60"),
@@ -88,7 +82,23 @@ class FileTests(SiteTestCase):
             found = [{"labels": '{fabric="south"}', "value": 1}]
             test = {"expr": expr, "eval_time": "30m", "exp_samples": found}
             groups.append({"interval": "1m", "input_series": given, "promql_expr_test": [test]})
-        self.alerts(promtool, groups)
+        self.alerts(groups)
+
+    def test_removed(self) -> None:
+        """A fabric is missed if the monitor that had it is not scraped, but not if that has it no longer."""
+        expr = 'count(ALERTS{alertname="FabricMonitorAway", alertstate="firing"}) or vector(0)'
+        groups: list[dict[str, object]] = []
+        for isScraped in (0, 1):
+            given = {
+                'txrdma_monitor_rounds_total{fabric="north"}': "0+6x60",
+                'txrdma_monitor_rounds_total{fabric="south", job="x", instance="y"}': "0+6x5 _x60",
+                'up{job="x", instance="y"}': f"1x5 {isScraped}x60",
+            }
+            series = [{"series": name, "values": values} for name, values in given.items()]
+            found = [{"labels": "{}", "value": 1 - isScraped}]
+            test = {"expr": expr, "eval_time": "30m", "exp_samples": found}
+            groups.append({"interval": "1m", "input_series": series, "promql_expr_test": [test]})
+        self.alerts(groups)
 
     def test_metrics(self) -> None:
         """Rules and dashboard use only metrics that the monitor has."""
@@ -104,7 +114,8 @@ class FileTests(SiteTestCase):
     def test_dashboard(self) -> None:
         """Panels of the dashboard do not overlap, have queries, and use the selected data source."""
         board = json.loads((FILES / "grafana.json").read_text())
-        self.assertEqual([each["type"] for each in board["templating"]["list"]], ["datasource", "query"])
+        variables = [(each["name"], each["type"]) for each in board["templating"]["list"]]
+        self.assertEqual(variables, [("datasource", "datasource"), ("fabric", "query"), ("guid", "query")])
         cells: set[tuple[int, int]] = set()
         for panel in board["panels"]:
             at = panel["gridPos"]
@@ -116,14 +127,17 @@ class FileTests(SiteTestCase):
             cells |= own
             self.assertTrue(panel["targets"])
             self.assertEqual({one["datasource"]["uid"] for one in panel["targets"]}, {"${datasource}"})
+            for expr in (one["expr"] for one in panel["targets"]):
+                ofFabric = [name for name in METRIC.findall(expr) if "iteration" not in name]
+                self.assertEqual(expr.count('{fabric=~"$fabric"'), len(ofFabric), expr)
         numbers = [panel["id"] for panel in board["panels"]]
         self.assertEqual(len(numbers), len(set(numbers)))
 
     def test_names(self) -> None:
         """The dashboard lists nodes by name, from the series of all nodes, and selects them by GUID."""
         self.started()
-        (node,) = (one for one in json.loads((FILES / "grafana.json").read_text())["templating"]["list"][1:])
-        self.assertEqual(node["query"]["query"], "query_result(infiniband_node_info)")
+        *_, node = json.loads((FILES / "grafana.json").read_text())["templating"]["list"]
+        self.assertEqual(node["query"]["query"], 'query_result(infiniband_node_info{fabric=~"$fabric"})')
         pattern = re.compile(node["regex"].strip("/").replace("(?<", "(?P<"))
         series = re.findall("^infiniband_node_info.*$", self.get("/metrics").text, re.MULTILINE)
         found = {(match["text"], match["value"]) for match in map(pattern.search, series) if match}
