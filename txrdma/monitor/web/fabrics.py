@@ -23,10 +23,10 @@ from txrdma.kit.webaccess import AccessControl
 from txrdma.monitor.process import ProcessMeasures
 from txrdma.monitor.series.exposition import Family, family, labels
 from txrdma.monitor.web import html
-from txrdma.monitor.web.layout import ago, badge, head, Part, searchForm, table, tags, verdict
+from txrdma.monitor.web.layout import ago, badge, foot, head, Part, searchForm, table, tags, verdict
 from txrdma.monitor.web.openapi import description
 from txrdma.monitor.web.parameters import Parameter, routed, ServedPath, Wrong
-from txrdma.monitor.web.remotes import OPEN_FINDINGS, RemoteFabric
+from txrdma.monitor.web.remotes import OPEN_FINDINGS, POLL_SECONDS, RemoteFabric
 from txrdma.monitor.web.rest import answerLater, failed, Folder, NO_RESOURCE, ReadOnly, sendJSON, sendText
 from txrdma.monitor.web.routes import LISTINGS, overview
 from txrdma.monitor.web.scrapes import Scrapes
@@ -178,7 +178,8 @@ class FabricsSite:
             request.finish()
             return
         search = values["search"]
-        parts = [searchForm("/", values, "Name or GUID of a node, or text of a finding")]
+        form = searchForm("/", values, "Name or GUID of a node, or text of a finding")
+        parts: list[Part] = []
         if search:
             wanted = {**OPEN_FINDINGS, "search": search}
             parts += self._findings(await self._page("/findings", FINDINGS, wanted))
@@ -190,8 +191,12 @@ class FabricsSite:
             if contexts:
                 pages.insert(0, await FINDINGS.page(contexts, OPEN_FINDINGS))
             parts += self._findings(FINDINGS.merged(pages, OPEN_FINDINGS))
-        main = tags.main(tags.h1("Fabrics"), self._fabrics(), parts, id="main")
-        page = tags.html(head("Fabrics"), tags.body(main), lang="en")
+        states, found = _updated("fabrics", self._fabrics()), _updated("found", parts)
+        main = tags.main(tags.h1("Fabrics"), states, form, found, id="main")
+        # A search costs all monitors some processor time, and is not repeated.
+        script = "" if search else tags.script(src="/static/monitor.js", defer="defer")
+        page = tags.html(head("Fabrics", script), tags.body(main, foot()), lang="en")
+        page(**{"data-poll": f"{POLL_SECONDS:g}"})
         html.sendPage(request, await html.flattened(request, page, self._searches.pause))
 
     # Parts of the page.
@@ -258,6 +263,11 @@ class _Fabrics(Folder):
             return notFound(message="There is no such fabric.")
         below(request, b"fabrics", name)
         return site.root
+
+
+def _updated(name: str, part: Part) -> Tag:
+    """Return a part of the page that is replaced while the page is open."""
+    return tags.div(part, id=name, **{"data-live": "yes"})
 
 
 def _away() -> Tag:

@@ -450,6 +450,13 @@ def head(heading: str, *more: Part) -> Tag:
     )
 
 
+def foot() -> Tag:
+    """Foot of a page: whether the page is up to date, and links for programs."""
+    files = [tags.a(text, href=link) for link, text in _FOR_PROGRAMS]
+    live = tags.span("", id="live", role="status")
+    return tags.footer(live, " For programs: ", files[0], [[", ", link] for link in files[1:]])
+
+
 def frame(context: PageContext, path: str, heading: str, parts: Part, drawing: str = "") -> Tag:
     """
     A whole page with its frame.
@@ -468,9 +475,6 @@ def frame(context: PageContext, path: str, heading: str, parts: Part, drawing: s
         tags.a(state, href="/findings", id="health", class_=f"badge {colour}", **live),
         _menu("Pages", MENU, path),
     )
-    files = [tags.a(text, href=link) for link, text in _FOR_PROGRAMS]
-    footer = tags.footer(tags.span("", id="live", role="status"), " For programs: ")
-    footer(files[0], [[", ", link] for link in files[1:]])
     body = tags.body(
         tags.a("Skip to the content", href="#main", class_="skip"),
         header,
@@ -479,7 +483,7 @@ def frame(context: PageContext, path: str, heading: str, parts: Part, drawing: s
             *(tags.h1(heading), parts),
             id="main",
         ),
-        footer,
+        foot(),
     )
     loaded = [tags.script(src=f"/static/{script}", defer="defer") for script in scripts]
     return tags.html(head(heading, style, loaded), body, lang="en")

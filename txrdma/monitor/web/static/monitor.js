@@ -1,11 +1,13 @@
 /*
- * Keeps a page true while it is open: hears the monitor's events, asks for the page again when something has
- * changed, and puts the parts that differ in place of the old ones. Pages are made by the server alone.
+ * Updates a page while it is open: requests it again after events of the monitor, or periodically if the page
+ * says so, and replaces the parts that differ. Pages are made by the server alone.
  */
 "use strict";
 
 (() => {
     const LEAST_MILLISECONDS = 2000;
+    const LOST = "Not connected; what you see may be old";
+    const pollSeconds = Number(document.documentElement.dataset.poll);
     const status = document.getElementById("live");
     let asking = false;
     let isDue = false;
@@ -55,9 +57,10 @@
             const answer = await fetch(`${location.origin}${location.pathname}${location.search}`, { headers: { Accept: "text/html" } });
             if (answer.ok) {
                 replaceParts(new DOMParser().parseFromString(await answer.text(), "text/html"));
+                status.textContent = "Live";
             }
         } catch (error) {
-            // the monitor is away: the event source tells, and comes back by itself
+            status.textContent = LOST;
         } finally {
             asking = false;
         }
@@ -71,12 +74,17 @@
         if (events !== null || document.hidden) {
             return;
         }
+        if (pollSeconds) {
+            const timer = setInterval(refresh, pollSeconds * 1000);
+            events = { close: () => clearInterval(timer) };
+            return;
+        }
         events = new EventSource(`${document.documentElement.dataset.prefix || ""}/api/v1/events`);
         events.addEventListener("open", () => {
             status.textContent = "Live";
         });
         events.addEventListener("error", () => {
-            status.textContent = "Not connected; what you see may be old";
+            status.textContent = LOST;
         });
         for (const kind of ["round", "finding", "fabric", "resync"]) {
             events.addEventListener(kind, (event) => {

@@ -571,7 +571,10 @@ class BrowserTests(SynchronousTestCase):
                 server.kill()
 
     def test_frontEnd(self) -> None:
-        """A front end shows this monitor and one that is away, also in a narrow window; nodes are found."""
+        """
+        A front end shows this monitor and one that is away, also in a narrow window, and updates its page;
+        nodes are found.
+        """
         secret = self.folder / f"front-{os.getpid()}.authorization"
         config = self.folder / f"front-{os.getpid()}.toml"
         for path in (secret, config):
@@ -588,6 +591,9 @@ class BrowserTests(SynchronousTestCase):
             self.assertLessEqual(self.js("return document.documentElement.scrollWidth"), 400)
             self.picture("front")
             self.setView(1280, 900)
+            self.js("document.querySelector('#fabrics a').textContent = document.title = 'old'")
+            self.until(lambda: "Live" in self.text("#live") and "old" not in self.text("#fabrics"))
+            self.assertEqual(self.driver.title, "old")  # the page was not loaded again
             self.driver.find_element("css selector", "input[name=search]").send_keys("leaf04\n")
             self.until(lambda: "Nodes (1)" in self.text("main"))
             self.assertIn("Without those of south", self.text("main"))

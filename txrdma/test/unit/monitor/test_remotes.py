@@ -277,6 +277,14 @@ class FrontTests(RemoteTestCase):
         self.assertEqual(self.asked("/?search=" + "x" * 201).code, 400)
         self.assertEqual(self.asked("/?find=x").code, 400)
 
+    def test_updated(self) -> None:
+        """The page is requested again as often as states are read, except for the result of a search."""
+        text = self.asked("/").text
+        self.assertIn(f'data-poll="{POLL_SECONDS:g}"', text)
+        self.assertIn('src="/static/monitor.js"', text)
+        self.assertEqual(text.count("data-live"), 2)
+        self.assertNotIn("monitor.js", self.asked("/?search=x").text)
+
     def test_redirects(self) -> None:
         """Pages of a fabric of another process lead to that process; there is no such page for others."""
         self.assertIn('href="/fabrics/north/nodes"', self.asked("/fabrics/west/nodes").text)
@@ -386,7 +394,7 @@ class FrontTests(RemoteTestCase):
             self.assertIn(reason, self.rows("fabrics")["rows"][2]["problem"])
             text = self.asked("/").text
             self.assertIn("away", text)
-            self.assertNotIn("<script", text)
+            self.assertNotIn("<script>", text)
         self.faults["south"] = Prepared(401)
         self.pump(POLL_SECONDS + 1)
         self.assertIn("answers 401", self.rows("fabrics")["rows"][2]["problem"])
@@ -399,7 +407,7 @@ class FrontTests(RemoteTestCase):
         self.faults["south/api/v1/nodes"] = body(page)
         text = self.asked("/?search=x").text
         self.assertIn("&lt;script&gt;alert(1)&lt;/script&gt;\ufffd", text)
-        self.assertNotIn("<script", text)
+        self.assertNotIn("<script>", text)
         found = self.rows("nodes?limit=3&sort=name")
         self.assertEqual(found["rows"][0]["fabric"], "south")
         self.assertEqual(len(found["rows"]), 3)
