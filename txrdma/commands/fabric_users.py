@@ -15,6 +15,7 @@ from txrdma.commands.common.interruption import endedBySignals
 from txrdma.commands.common.rows import printJSON, showRows
 from txrdma.commands.common.values import fileName
 from txrdma.error import InvalidRequest
+from txrdma.kit.logs import reasonText
 from txrdma.kit.passwords import Account, HASH_PREFIX, PasswordHash, UserRole
 from txrdma.ports.pnet import changing, readText, writeText
 
@@ -84,7 +85,7 @@ async def run(reactor: object, options: CommandOptions) -> None:
                     writeText(path, _changed(text, options, password), 0o600)
         found = usersOf(readText(path).removeprefix("\ufeff"))
     except (OSError, ValueError, InvalidRequest) as error:
-        raise InvalidRequest(f"{path}: {getattr(error, 'strerror', None) or error}") from error
+        raise InvalidRequest(f"{path}: {reasonText(error)}") from error
     if options["json"]:
         printJSON(found)
     elif action == _SHOW:

@@ -21,6 +21,7 @@ from txrdma.fabric.recording import Answer, Recording
 from txrdma.fabric.texts import printable
 from txrdma.iba.path import IBDRPath, MADEndPort
 from txrdma.iba.types import GUID, LID
+from txrdma.kit.logs import reasonText
 from txrdma.mad.layouts.smp import NodeInfo, PortInfo, SwitchInfo
 
 VERSION: Final = 1
@@ -229,7 +230,7 @@ def writeRecording(recording: Recording, path: str) -> None:
         part.write_bytes(content)
         os.replace(part, path)
     except OSError as error:
-        raise InvalidRequest(f"snapshot {path}: {error}") from error
+        raise InvalidRequest(f"snapshot {path}: {reasonText(error)}") from error
     finally:  # also after Ctrl-C
         with suppress(OSError):
             part.unlink()

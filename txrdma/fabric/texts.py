@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from txrdma.error import InvalidRequest
+from txrdma.kit.logs import reasonText
 
 _SHOWN: Final = 3
 _GZIP: Final = b"\x1f\x8b"
@@ -45,5 +46,5 @@ def readText(what: str, path: str | Path) -> str:
             "utf-8-sig", "replace"
         )
     except (OSError, EOFError, zlib.error) as error:
-        raise InvalidRequest(f"{what} {path}: {error}") from error
+        raise InvalidRequest(f"{what} {path}: {reasonText(error)}") from error
     return "\n".join(map(printable, text.replace("\r\n", "\n").replace("\r", "\n").split("\n")))

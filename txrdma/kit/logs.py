@@ -48,6 +48,11 @@ def errorText(error: BaseException | None) -> str:
     return safe_str(error) or type(error).__name__
 
 
+def reasonText(error: Exception) -> str:
+    """Return the text of an exception; of an C{OSError} without its number, and the path that it repeats."""
+    return getattr(error, "strerror", None) or errorText(error)
+
+
 def advised(error: Exception) -> str:
     """Return the text of an error, with advice if the process or the system has no descriptors left."""
     advice = _ADVICE.get(error.errno or 0) if isinstance(error, OSError) else None

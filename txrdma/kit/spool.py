@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 from zlib import crc32
 
 from txrdma.error import DeviceUnavailable
+from txrdma.kit.logs import reasonText
 
 _NAME: Final = re.compile(r"(\d{1,18})-(\d{1,18})-(\d{1,18})\.record", re.ASCII)
 _INCOMPLETE: Final = "incomplete"
@@ -82,7 +83,7 @@ class Spool:
         except BlockingIOError as error:
             raise DeviceUnavailable(f"{self._folder}: another process uses it") from error
         except OSError as error:
-            raise DeviceUnavailable(f"{self._folder}: {error.strerror or error}") from error
+            raise DeviceUnavailable(f"{self._folder}: {reasonText(error)}") from error
 
     def _found(self) -> Iterator[SpoolRecord]:
         for path in self._folder.iterdir():

@@ -14,6 +14,7 @@ from twisted.logger import Logger
 from txrdma.error import InvalidRequest
 from txrdma.fabric.metricnames import METRICS
 from txrdma.fabric.texts import printable
+from txrdma.kit.logs import reasonText
 from txrdma.kit.values import frozen
 from txrdma.kit.webaccess import ProxyRules
 from txrdma.monitor.configfile import ConfigReader, DEFAULT_LISTEN
@@ -237,7 +238,7 @@ def secretIn(path: str, name: str) -> str:
             isShared = bool(os.fstat(file.fileno()).st_mode & _OTHERS)
             secret = file.read().strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidRequest(f"{name}: {error}") from error
+        raise InvalidRequest(f"{name}: {path}: {reasonText(error)}") from error
     if len(secret.splitlines()) != 1:
         raise InvalidRequest(f"{name}: {path} must have exactly one line")
     if isShared:
@@ -272,5 +273,5 @@ def readConfig(path: str) -> MonitorConfig:
     try:
         text = Path(path).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidRequest(f"{path}: {error}") from error
+        raise InvalidRequest(f"{path}: {reasonText(error)}") from error
     return parseConfig(text, path)

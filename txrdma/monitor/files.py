@@ -25,6 +25,7 @@ from txrdma.fabric.model import Fabric, Node
 from txrdma.fabric.nodenames import NodeNames, nodeNamesText
 from txrdma.fabric.slurm import hostName, isHost, slurmText, slurmYAML
 from txrdma.iba.types import GUID
+from txrdma.kit.logs import reasonText
 from txrdma.kit.values import frozen
 from txrdma.monitor.diagnosis.findinglog import Entry
 from txrdma.monitor.reading.poller import FabricPoller
@@ -203,5 +204,5 @@ class MaintainedFiles:
         except OSError as error:
             with suppress(OSError):
                 beside.unlink()
-            self.problems[path] = error.strerror or str(error)
+            self.problems[path] = reasonText(error)
             self._version = -1  # try again in the next round

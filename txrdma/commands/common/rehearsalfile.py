@@ -14,6 +14,7 @@ from txrdma.commands.common.rehearsal import Expectation, RehearsalPlan
 from txrdma.error import InvalidRequest
 from txrdma.fabric.advice import ADVICE
 from txrdma.fabric.errorcounters import counterName
+from txrdma.kit.logs import reasonText
 from txrdma.sim.fabric.agents.pma import NAMES
 from txrdma.sim.faultplan import Fault, FAULTS
 
@@ -63,7 +64,7 @@ def readRehearsal(path: str) -> RehearsalFile:
         content = tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
         return _parsed(content, os.path.dirname(path))
     except (OSError, ValueError, RecursionError) as error:
-        raise InvalidRequest(f"{path}: {error}") from error
+        raise InvalidRequest(f"{path}: {reasonText(error)}") from error
 
 
 def _parsed(content: Mapping[str, Any], folder: str) -> RehearsalFile:

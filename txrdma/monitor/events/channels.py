@@ -25,6 +25,7 @@ from twisted.mail.smtp import ESMTPSenderFactory
 
 from txrdma.error import DeviceUnavailable
 from txrdma.kit.httprequests import fetch, quietAgent, SUCCESSES
+from txrdma.kit.logs import reasonText
 from txrdma.kit.values import frozen
 from txrdma.monitor.events.alerts import Alert
 
@@ -309,5 +310,5 @@ class LineChannel(AlertChannel):
             else:
                 _append(self._path, lines.encode("ascii"))
         except OSError as error:
-            raise DeviceUnavailable(error.strerror or str(error)) from error
+            raise DeviceUnavailable(reasonText(error)) from error
         return succeed(None)

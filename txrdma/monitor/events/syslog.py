@@ -33,6 +33,7 @@ from twisted.python.failure import Failure
 import txrdma
 from txrdma.error import DeviceUnavailable, InvalidRequest
 from txrdma.kit.delayedcalls import Timer
+from txrdma.kit.logs import reasonText
 from txrdma.kit.values import frozen
 from txrdma.monitor.events.alerts import Alert
 from txrdma.monitor.events.channels import AlertChannel, notesOf
@@ -230,7 +231,7 @@ class SyslogChannel(AlertChannel):
                 for message in messages:
                     opened.send(message)
         except OSError as error:
-            raise DeviceUnavailable(f"{self._path}: {error.strerror or error}") from error
+            raise DeviceUnavailable(f"{self._path}: {reasonText(error)}") from error
 
     async def _sendDatagrams(self, messages: Iterable[bytes]) -> None:
         resolve = partial(socket.getaddrinfo, self._host, int(self._port), type=socket.SOCK_DGRAM)
@@ -245,6 +246,6 @@ class SyslogChannel(AlertChannel):
             for message in messages:
                 opened.write(message, address[:2])
         except OSError as error:
-            raise DeviceUnavailable(error.strerror or str(error)) from error
+            raise DeviceUnavailable(reasonText(error)) from error
         finally:
             await opened.stopListening()

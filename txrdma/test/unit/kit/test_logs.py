@@ -10,7 +10,7 @@ from twisted.internet.task import Clock
 from twisted.logger import formatEvent, ILogObserver, LogEvent, Logger
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.kit.logs import advised, errorText, RateLimitedLogger
+from txrdma.kit.logs import advised, errorText, RateLimitedLogger, reasonText
 
 
 class Unprintable(Exception):
@@ -27,6 +27,17 @@ class TextTests(SynchronousTestCase):
     def test_failingText(self) -> None:
         """The text of an exception that fails to make one has its type, and nothing is raised."""
         self.assertIn("Unprintable", errorText(Unprintable()))
+
+    def test_reason(self) -> None:
+        """The reason of an operating system's error has no number and no path."""
+        missing = FileNotFoundError(errno.ENOENT, "No such file or directory", "/x")
+        for error, text in (
+            (missing, "No such file or directory"),
+            (OSError("not a gzip file"), "not a gzip file"),
+            (ValueError("line 7"), "line 7"),
+            (EOFError(), "EOFError"),
+        ):
+            self.assertEqual(reasonText(error), text)
 
 
 class AdvisedTests(SynchronousTestCase):

@@ -22,12 +22,13 @@ import txrdma
 from txrdma.commands.common.rehearsalfile import readRehearsal
 from txrdma.error import InvalidRequest
 from txrdma.fabric.advice import Severity
+from txrdma.fabric.cabling import readCables
 from txrdma.fabric.health import Finding
 from txrdma.fabric.metricnames import METRICS
 from txrdma.iba.types import GUID
 from txrdma.kit.remotesender import RemoteSender
 from txrdma.kit.spool import BLOCK_OCTETS, Spool
-from txrdma.monitor.config import parseConfig
+from txrdma.monitor.config import parseConfig, readConfig
 from txrdma.monitor.diagnosis.findinglog import Action
 from txrdma.monitor.diagnosis.tallies import TallyLimit
 from txrdma.monitor.diagnosis.thresholds import DEFAULT_LIMITS
@@ -199,6 +200,17 @@ class ConfigTests(SynchronousTestCase):
             'poll.collectors = ["tcp:reader1:9316"]': "poll: has no collector-key-file",
         }.items():
             self.assertIn(why, str(self.assertRaises(InvalidRequest, parseConfig, text)))
+
+    def test_missingFiles(self) -> None:
+        """The error about a file that is missing has its path once."""
+        path, why = "/x/missing", "No such file or directory"
+        text = f'alerts.mail = {{host = "x", from = "a@x", to = ["a@x"], password-file = "{path}"}}'
+        for expected, read in {
+            f"{path}: {why}": lambda: readConfig(path),
+            f"password of mail: {path}: {why}": lambda: parseConfig(text),
+            f"topology {path}: {why}": lambda: readCables(path),
+        }.items():
+            self.assertEqual(str(self.assertRaises(InvalidRequest, read)), expected)
 
     def test_oneLine(self) -> None:
         """Errors in inline tables, dotted keys and lists have line numbers."""
