@@ -100,6 +100,43 @@ class FileTests(SiteTestCase):
             groups.append({"interval": "1m", "input_series": series, "promql_expr_test": [test]})
         self.alerts(groups)
 
+    def test_takeover(self) -> None:
+        """Queries of the dashboard have each port, node and finding once while a pair has a takeover."""
+        board = json.loads((FILES / "grafana.json").read_text())
+        queries = [one["expr"] for panel in board["panels"] for one in panel["targets"]]
+        labels = (
+            'fabric="x", guid="x", port="1", name="x", kind="x", severity="critical", acknowledged="false"'
+        )
+        series = []
+        for name in sorted({name for query in queries for name in METRIC.findall(query)}):
+            first = "4+0" if name == "infiniband_state_id" else "4+6"
+            for instance, values in (("a", f"{first}x10 stale"), ("b", f"_x9 {first}x10")):
+                series.append(
+                    {"series": f'{name}{{{labels}, le="+Inf", instance="{instance}"}}', "values": values}
+                )
+        tests: list[dict[str, object]] = []
+        for query in queries:
+            isNone = "true" in query or "warning" in query
+            for name, value in {"$fabric": ".*", "$guid": ".*", "$__rate_interval": "5m"}.items():
+                query = query.replace(name, value)
+            found = [{"labels": "{}", "value": 0 if isNone else 1}]
+            tests.append({"expr": f"count({query}) or vector(0)", "eval_time": "10m", "exp_samples": found})
+        self.alerts([{"interval": "1m", "input_series": series, "promql_expr_test": tests}])
+
+    def test_sameAlerts(self) -> None:
+        """An alert by counters is the same one whichever monitor of a pair is active."""
+        series = [
+            {
+                "series": f'infiniband_symbol_error_total{{guid="x", port="1", instance="{one}"}}',
+                "values": text,
+            }
+            for one, text in (("a", "0+9x30 stale"), ("b", "_x29 270+9x60"))
+        ]
+        expr = 'count(ALERTS{alertname="FabricSymbolErrors", instance=""})'
+        found = [{"labels": "{}", "value": 1}]
+        tests = [{"expr": expr, "eval_time": at, "exp_samples": found} for at in ("20m", "40m")]
+        self.alerts([{"interval": "1m", "input_series": series, "promql_expr_test": tests}])
+
     def test_metrics(self) -> None:
         """Rules and dashboard use only metrics that the monitor has."""
         self.fabric.correct()
