@@ -16,7 +16,7 @@ from txrdma.commands.common.rows import printJSON, showRows
 from txrdma.commands.common.values import fileName
 from txrdma.error import InvalidRequest
 from txrdma.kit.logs import reasonText
-from txrdma.kit.passwords import Account, HASH_PREFIX, PasswordHash, UserRole
+from txrdma.kit.passwords import Account, PasswordHash, UserRole
 from txrdma.ports.pnet import changing, readText, writeText
 
 USUAL_FILE: Final = "/etc/fabric-monitor/users"
@@ -25,24 +25,22 @@ FEWEST_CHARACTERS: Final = 8
 """Minimum length of a new password in characters."""
 
 LONGEST_NAME: Final = 64
-_SHOW, _ADD, _ROLE, _REMOVE, _HASH = "show", "add", "role", "remove", "hash"
-_COUNTS: Final = {_SHOW: 0, _ADD: 1, _ROLE: 2, _REMOVE: 1, _HASH: 0}
+_SHOW, _ADD, _ROLE, _REMOVE = "show", "add", "role", "remove"
+_COUNTS: Final = {_SHOW: 0, _ADD: 1, _ROLE: 2, _REMOVE: 1}
 """Number of arguments of each action."""
 
-_PREFIX: Final = HASH_PREFIX.decode()
 _SPACE: Final = " \t\n\r\v\f"
 
 
 class CommandOptions(commandOptions.CommandOptions):
     """Options of C{txrdma fabric-users}: an action on the file of users."""
 
-    synopsis = "[options] [show | add NAME | role NAME viewer|operator | remove NAME | hash]"
+    synopsis = "[options] [show | add NAME | role NAME viewer|operator | remove NAME]"
     longdesc = (
         "Users of the pages of twistd fabric-monitor: the file that web.users in its configuration names. "
         "add asks for the password twice, or reads it from standard input if that is no terminal, and "
-        "replaces a user of the same name. An operator also acknowledges and comments findings. hash "
-        "replaces passwords that are stored as plain text. A running monitor reads the file at systemctl "
-        "reload, or SIGHUP."
+        "replaces a user of the same name. An operator also acknowledges and comments findings. A running "
+        "monitor reads the file at systemctl reload, or SIGHUP."
     )
     optFlags = [["json", None, "JSON instead of lines."]]
     optParameters = [
@@ -89,7 +87,7 @@ async def run(reactor: object, options: CommandOptions) -> None:
     if options["json"]:
         printJSON(found)
     elif action == _SHOW:
-        showRows(("name", "role", "password"), [(one["name"], one["role"], one["password"]) for one in found])
+        showRows(("name", "role"), [tuple(one.values()) for one in found])
 
 
 def _asked(name: str) -> bytes:
@@ -122,8 +120,7 @@ def usersOf(text: str) -> list[dict[str, Any]]:
                 account = Account.fromText(rest.encode())
             except InvalidRequest as error:
                 raise InvalidRequest(f"line {number}: {error}") from error
-            stored = "plain text" if account.hash is None else "scrypt"
-            found.append({"name": name, "role": account.role.value, "password": stored})
+            found.append({"name": name, "role": account.role.value})
     return found
 
 
@@ -131,8 +128,6 @@ def _changed(text: str, options: CommandOptions, password: bytes) -> str:
     """Return the text of a file after an action."""
     name, action = options["name"], options["action"]
     lines = _linesOf(text)
-    if action == _HASH:
-        return _joined(map(_hashed, lines))
     others = [line for line in lines if _split(line)[0] != name]
     if action == _ADD:
         role = options["role"] or UserRole.VIEWER.value
@@ -155,14 +150,4 @@ def _joined(lines: Iterable[str]) -> str:
 
 def _withRole(line: str, role: str) -> str:
     name, rest = _split(line)
-    if not rest.startswith(_PREFIX):
-        raise InvalidRequest(f"the password of {name} is plain text: run txrdma fabric-users hash first")
     return f"{name}:{rest.partition(':')[0]}:{role}"
-
-
-def _hashed(line: str) -> str:
-    """Return a line with a hash in place of a password as plain text."""
-    name, rest = _split(line)
-    if not name or not rest or rest.startswith(_PREFIX):
-        return line
-    return f"{name}:{PasswordHash.of(rest.encode())}:{UserRole.VIEWER.value}"

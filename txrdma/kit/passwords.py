@@ -29,7 +29,6 @@ MOST_MEMORY: Final = 1 << 27
 _HASH: Final = re.compile(
     r"\$scrypt\$ln=([0-9]{1,2}),r=([0-9]{1,2}),p=([0-9]{1,2})\$([A-Za-z0-9+/]{2,86})\$([A-Za-z0-9+/]{43,86})"
 )
-HASH_PREFIX: Final = b"$scrypt$"
 
 
 class UserRole(Enum):
@@ -147,14 +146,10 @@ class Account:
     @classmethod
     def fromText(cls, text: bytes) -> Account:
         """
-        Parse the part of a line of a file of users after the name: a hash and a role, or a password.
+        Parse the part of a line of a file of users after the name: a hash, and perhaps a role.
 
-        @raise InvalidRequest: it has neither.
+        @raise InvalidRequest: it is something else.
         """
-        if not text.startswith(HASH_PREFIX):
-            if not text:
-                raise InvalidRequest("there is no password")
-            return cls(text)
         hashed, colon, role = text.decode("utf-8", "replace").partition(":")
         try:
             known = UserRole(role if colon else UserRole.VIEWER)

@@ -34,7 +34,7 @@ from twisted.web.resource import IResource, Resource
 from twisted.web.server import Request
 
 from txrdma.error import InvalidRequest
-from txrdma.kit.passwords import Account, HASH_PREFIX, User, UserRole
+from txrdma.kit.passwords import Account, User, UserRole
 from txrdma.kit.values import frozen, record
 
 _REALM: Final = b"fabric monitor"
@@ -492,8 +492,7 @@ def readAccess(
     Read tokens and users from their files.
 
     @param tokens: path of a file with a token on each line; C{""} for none.
-    @param users: path of a file with C{name:HASH:role} on each line; C{""} for none. C{name:password} is
-        deprecated.
+    @param users: path of a file with C{name:HASH:role} on each line; C{""} for none.
     @raise InvalidRequest: a file cannot be read, everybody can read it, or a line is invalid.
     """
     lines = _lines(tokens)
@@ -502,7 +501,6 @@ def readAccess(
     if short is not None:
         raise InvalidRequest(f"{tokens}, line {short}: a token has {FEWEST_CHARACTERS} characters or more")
     known: dict[bytes, Account] = {}
-    plain = 0
     for number, line in _lines(users):
         name, _colon, password = line.partition(b":")
         try:
@@ -512,14 +510,6 @@ def readAccess(
         except InvalidRequest as error:
             why = f"not of the form name:HASH:role: {error}"
             raise InvalidRequest(f"{users}, line {number}: {why}") from error
-        plain += not password.startswith(HASH_PREFIX)
-    if plain:
-        _log.warn(
-            "{path} has {number} passwords as plain text, which is deprecated; this hashes them: "
-            "txrdma fabric-users --file {path} hash",
-            path=users,
-            number=plain,
-        )
     for path, content in ((tokens, found), (users, known)):
         if path and not content:
             raise InvalidRequest(f"{path}: the file has no entries")

@@ -48,6 +48,7 @@ from txrdma.test.unit.monitor.test_rest import SiteTestCase
 from txrdma.testing.streams.certificate import makeCertificate
 
 TOKEN = "0123456789abcdef-token"
+HASH = PasswordHash.of(b"pass:word", 4)
 PATHS = ("/", "/nodes", "/metrics", "/api/v1/nodes", "/api/v1/events", "/static/monitor.css", "/nothing")
 
 
@@ -65,7 +66,7 @@ class AccessTests(SiteTestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        tokens, users = self.file(f"# for Prometheus\n{TOKEN}\n\n"), self.file("alice:pass:word\n")
+        tokens, users = self.file(f"# for Prometheus\n{TOKEN}\n\n"), self.file(f"alice:{HASH}\n")
         self.site = MonitorSite(self.clock, self.watch, access=readAccess(tokens, users))
 
     def file(self, text: str, mode: int = 0o600) -> str:
@@ -129,9 +130,9 @@ class AccessTests(SiteTestCase):
 
     def test_byteOrderMark(self) -> None:
         """Files of tokens and users may begin with a byte order mark."""
-        tokens, users = self.file(f"\ufeff{TOKEN}\n"), self.file("\ufeffalice:secret\n")
+        tokens, users = self.file(f"\ufeff{TOKEN}\n"), self.file(f"\ufeffalice:{HASH}\n")
         self.site = MonitorSite(self.clock, self.watch, access=readAccess(tokens, users))
-        for header in (f"Bearer {TOKEN}", basic("alice", "secret")):
+        for header in (f"Bearer {TOKEN}", basic("alice", "pass:word")):
             self.assertEqual(self.code("/metrics", Authorization=header), 200)
 
     def test_wrong(self) -> None:
@@ -220,7 +221,8 @@ class AccessTests(SiteTestCase):
             (self.file(TOKEN, 0o604), "", "everybody"),
             (self.file("short\n"), "", "line 1"),
             (self.file("# none\n"), "", "no entries"),
-            ("", self.file("alice:x\nbob\n"), "line 2"),
+            ("", self.file(f"alice:{HASH}\nbob\n"), "line 2"),
+            ("", self.file("alice:plain text\n"), "line 1: not of the form name:HASH:role: not a hash"),
             ("", "/nothing/there", "No such file"),
         ):
             self.assertIn(why, str(self.assertRaises(InvalidRequest, readAccess, tokens, users)))
@@ -376,23 +378,6 @@ class HashTests(SiteTestCase):
         self.assertEqual(
             fetch(site.factory, "/api/v1/overview", Authorization=basic("alice", "right")).code, 200
         )
-
-    def test_plainText(self) -> None:
-        """Passwords as plain text are accepted, of viewers, with a warning that says how to hash them."""
-        path = self.mktemp()
-        Path(path).write_text(f"alice:secret\nbob:{PasswordHash.of(b'right', 4)}:operator\n")
-        os.chmod(path, 0o600)
-        with capturedLogs() as logs:
-            access = readAccess("", path)
-        (line,) = map(formatEvent, logs)
-        self.assertIn("1 passwords as plain text", line)
-        self.assertIn(f"txrdma fabric-users --file {path} hash", line)
-        for name, password, role in (
-            (b"alice", b"secret", UserRole.VIEWER),
-            (b"bob", b"right", UserRole.OPERATOR),
-        ):
-            done = access.requestAvatarId(UsernamePassword(name, password))
-            self.assertEqual(self.successResultOf(done).role, role)
 
 
 class ProxyTests(SiteTestCase):
