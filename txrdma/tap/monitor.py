@@ -247,7 +247,7 @@ class MonitorService(ListeningService):
             self.close = undo.pop_all().close
         self._surveyor = Surveyor(reactor, agent, self.poller, config.surveySeconds)
         self._watch = Watch(
-            *(self.poller, agent, None, reactor.seconds),
+            *(self.poller, None, reactor.seconds),
             engine=engineOf(reactor, config),
             fabric=config.fabric,
             fabrics=fabrics,

@@ -563,7 +563,8 @@ def _pathSection(context: PageContext, trace: Row) -> Tag:
         for number, hop in enumerate(trace["hops"])
     ]
     heads = ["Hop", "Node", "In by port", "Out by port", "Sent there", "Load there", "Errors/s"]
-    verdict = f"{len(rows) - 1} links" if trace["isReached"] else f"It does not get there: {trace['reason']}"
+    failure = "The path is unknown" if trace["surveyedAt"] is None else "It does not get there"
+    verdict = f"{len(rows) - 1} links" if trace["isReached"] else f"{failure}: {trace['reason']}"
     said = tags.p(verdict, class_="said" if trace["isReached"] else "empty", role="status")
     at = trace["surveyedAt"]
     read = tags.p("By the tables of ", timeTag(at, context.now), ".") if at is not None else ""

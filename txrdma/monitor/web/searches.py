@@ -22,9 +22,6 @@ Search = Generator[None, None, T]
 MOST_SEARCHES: Final = 2
 """Largest number of searches that run at a time; each may hold sort keys of all rows in memory."""
 
-MOST_TRACES: Final = 2
-"""Largest number of paths that are traced at a time, each by one request to the fabric after the other."""
-
 MOST_READS: Final = 2
 """Largest number of states that are read from the history at a time, between what is written to it."""
 
@@ -67,13 +64,12 @@ class Searches:
     """
     Runs searches, each until L{stop}.
 
-    @ivar traces: limits the paths that are traced at a time; C{reads} the states that are read.
+    @ivar reads: limits the states of the past that are read at a time.
     """
 
     def __init__(self, reactor: IReactorTime) -> None:
         self._cooperator = Cooperator(scheduler=lambda work: reactor.callLater(0.0, work))
         self._turns = DeferredSemaphore(MOST_SEARCHES)
-        self.traces = DeferredSemaphore(MOST_TRACES)
         self.reads = DeferredSemaphore(MOST_READS)
         self._results: dict[Hashable, _Shared[Any]] = {}
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from functools import partial
 from math import inf
 from typing import Any, Final
 
-from txrdma.error import RDMAError
 from txrdma.fabric.model import Node
-from txrdma.fabric.routing import DirectView, Hop, NoRoute, SurveyView, trace, View
+from txrdma.fabric.routing import Hop, NoRoute, SurveyView, trace
 from txrdma.monitor.series.exposition import guidText
 from txrdma.monitor.web.tables import COUNT, described, GUID_TEXT, NUMBER, orNull, record, rowsOf, TEXT, TRUTH
 from txrdma.monitor.web.watch import PageContext, printable
@@ -28,39 +26,27 @@ _HOP: Final = record(
 TRACE_SCHEMA: Final = record(
     isReached=described(TRUTH, "The path leads to its end"),
     reason=described(TEXT, "Reason for which it does not"),
-    surveyedAt=described(orNull(NUMBER), "Time at which the tables were read; null if just now"),
+    surveyedAt=described(orNull(NUMBER), "Time at which the tables were read; null if not yet"),
     hops=rowsOf(_HOP),
 )
 """JSON schema of a path."""
 
 
 async def traced(context: PageContext, begin: Node, end: Node) -> dict[str, Any]:
-    """
-    Return the path from one node to another by the tables of the last survey, for JSON.
-
-    Without one, each hop costs several MADs, so few paths are traced at a time, each once in a round.
-    """
-    searches, request = context.watch.searches, ("trace", context.watch.fabric, begin.guid, end.guid)
-    return await searches.shared(request, context.state, partial(_trace, context, begin, end))
-
-
-async def _trace(context: PageContext, begin: Node, end: Node) -> dict[str, Any]:
+    """Return the path from one node to another by the tables of the last survey, for JSON."""
     reason, poller = "", context.poller
     hops: list[Hop] = []
     isSurveyed = poller.surveyedAt > -inf
-    view: View = DirectView(context.watch.rpcs)
-    if isSurveyed:
-        view = SurveyView(context.fabric, poller.linear, poller.adaptive)
-    if not begin.lid or not end.lid:
+    if not isSurveyed:
+        reason = "the forwarding tables have not been read yet; with poll.survey = 0 they are not read"
+    elif not begin.lid or not end.lid:
         reason = f"{printable(str(end if begin.lid else begin))} has no LID"
     else:
         try:
-            async with context.watch.searches.traces:
-                hops = await trace(view, end.lid, begin.lid)
+            view = SurveyView(context.fabric, poller.linear, poller.adaptive)
+            hops = await trace(view, end.lid, begin.lid)
         except NoRoute as error:
             hops, reason = error.hops, printable(str(error))
-        except RDMAError as error:
-            reason = printable(str(error))
     return {
         "isReached": not reason,
         "reason": reason,

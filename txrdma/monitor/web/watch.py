@@ -15,7 +15,6 @@ from txrdma.fabric.rates import bitErrorRate
 from txrdma.iba.types import GUID
 from txrdma.iba.verbs import NodeType
 from txrdma.kit.values import record
-from txrdma.mad.rpcs import RPCs
 from txrdma.monitor.diagnosis.findinglog import Entry
 from txrdma.monitor.diagnosis.thresholds import DEFAULT_FLAPS, DEFAULT_LIMITS
 from txrdma.monitor.reading.poller import FabricPoller
@@ -56,12 +55,10 @@ class Watch:
     @ivar note: sentence at the top of all pages; C{""} for none.
     @ivar readJobs: returns the output of Slurm's C{squeue}; None if jobs are not shown.
     @ivar searches: runs searches of tables, while there is a site.
-    @ivar rpcs: queries the fabric for paths.
     @ivar seconds: returns the time in seconds since 1970.
     """
 
     poller: FabricPoller
-    rpcs: RPCs
     history: HistoryWriter | None
     seconds: Callable[[], float]
     remote: RemoteWriter | None = None

@@ -16,7 +16,7 @@ from txrdma.commands.common.portchanges import OPERATIONS
 from txrdma.commands.perfquery import KINDS
 from txrdma.fabric import errorcounters, nodenames, sweepbounds
 from txrdma.kit import webaccess
-from txrdma.monitor.web import events, html, searches, site, tables
+from txrdma.monitor.web import events, html, site, tables
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 
@@ -73,7 +73,6 @@ class NumbersTests(SynchronousTestCase):
                     f"and {site.MOST_OF_CLIENT:,} of one address",
                     f"At most {events.MOST_READERS:,} clients can read events",
                     f"buffer stays full for a {words.get(int(events.STALLED_SECONDS))}",
-                    f"{words.get(searches.MOST_TRACES)} paths are traced at a time",
                     f"pages of 100 rows (`limit`, up to {tables.MOST_ROWS}, and `offset`)",
                     f"Tables of more than {tables.PIECE:,} rows are searched in pieces",
                     f"share the text of a page for {words.get(int(html._SHARED_SECONDS))} seconds",

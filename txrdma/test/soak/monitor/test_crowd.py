@@ -114,7 +114,7 @@ class CrowdTests(TestCase):
         fabric = SimulatedFabric(reactor, fatTree(4))
         agent = MADAgent(reactor, fabric.attach())
         self.addCleanup(agent.close)
-        site = MonitorSite(reactor, Watch(FabricPoller(reactor, agent), agent, None, reactor.seconds))
+        site = MonitorSite(reactor, Watch(FabricPoller(reactor, agent), None, reactor.seconds))
         listening: Any = await TCP4ServerEndpoint(reactor, 0, interface="127.0.0.1").listen(site.factory)
         self.addCleanup(listening.stopListening)
         listening.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BYTES)  # of all that it accepts

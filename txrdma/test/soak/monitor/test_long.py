@@ -150,7 +150,7 @@ class ChurnTests(PollerTestCase):
         self.addCleanup(self.store.close)
         poller = FabricPoller(self.clock, self.agent, self.settings, onRound=self.stored)
         poller.topologyWatch = TopologyWatch(mostGone=self.mostGone)
-        self.metrics = Metrics(Watch(poller, self.agent, None, self.clock.seconds))
+        self.metrics = Metrics(Watch(poller, None, self.clock.seconds))
         return poller
 
     def stored(self, since: float) -> None:

@@ -5,19 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from txrdma.error import DeviceUnavailable
-from txrdma.monitor.reading.surveyor import Surveyor
 from txrdma.test.unit.monitor.test_pages import PageTestCase
 
 
 class BlastRadiusTests(PageTestCase):
-    def surveyed(self) -> None:
-        self.started()
-        surveyor = Surveyor(self.clock, self.agent, self.poller, 900.0)
-        surveyor.start()
-        self.addCleanup(surveyor.stop)
-        self.pump(200.0)
-        self.assertEqual(surveyor.surveys, 1)
-
     def asked(self, query: str) -> dict[str, Any]:
         answer = self.page(f"/api/v1/blast-radius?{query}")
         self.assertEqual(answer.code, 200, answer)
@@ -41,21 +32,14 @@ class BlastRadiusTests(PageTestCase):
         )
         self.assertEqual(self.agent.sent, sent)
 
-    def test_trace(self) -> None:
-        """A path is that of the last survey, without further queries; its page has the time."""
-        self.surveyed()
-        sent, ends = self.agent.sent, f"from={self.guid('a')}&to={self.guid('c')}"
-        found = self.page(f"/api/v1/trace?{ends}").json
-        self.assertHas(found, isReached=True, surveyedAt=self.poller.surveyedAt)
-        self.assertEqual([hop["name"] for hop in found["hops"]], ["a", "left", "right", "c"])
-        self.assertIn("By the tables of", self.page(f"/trace?{ends}").text)
-        self.assertEqual(self.agent.sent, sent)
-
     def test_before(self) -> None:
         """Before the first survey paths are unknown, and hosts that are cut off are not."""
         self.started()
         found = self.asked(f"guid={self.guid('right')}&port=1")
         self.assertHas(found, hostsCutOff=1, lostPaths=None, paths=None, surveyedAt=None)
+        found = self.page(f"/api/v1/trace?from={self.guid('a')}&to={self.guid('c')}").json
+        self.assertHas(found, isReached=False, surveyedAt=None, hops=[])
+        self.assertIn("have not been read yet", found["reason"])
         self.assertIn("unknown until the tables are read", self.page(f"/nodes/{self.guid('right')}").text)
 
     def test_nothing(self) -> None:

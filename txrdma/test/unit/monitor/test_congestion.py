@@ -149,7 +149,7 @@ class CongestionTests(PollerTestCase):
         text = entry.finding.text
         for part in ("50% of the time", "virtual lanes 0, 3", "FECN in 10% of", "because of it wait right"):
             self.assertIn(part, text)
-        watch = Watch(self.poller, self.agent, None, self.clock.seconds)
+        watch = Watch(self.poller, None, self.clock.seconds)
         context = watch.context()
         rows = [PORTS.toDict(context, port) for port in self.sweptFabric.ports() if context.waitShare(port)]
         self.assertEqual([(row["name"], row["port"], round(row["wait"], 2)) for row in rows], ROWS)

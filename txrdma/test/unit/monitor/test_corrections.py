@@ -270,7 +270,7 @@ class FindingTests(CorrectionTestCase):
 
     def rawRate(self) -> float | None:
         """Return the bit error rate before correction, as pages show it."""
-        context = Watch(self.poller, self.agent, None, self.clock.seconds).context()
+        context = Watch(self.poller, None, self.clock.seconds).context()
         port = self.sweptFabric.nodes[self.fabric.node("leaf0000").guid].port(1)
         rate: float | None = PORTS.toDict(context, port)["rawBitErrorRate"]
         return rate

@@ -131,15 +131,15 @@ class PageTests(PageTestCase):
 
     def test_trace(self) -> None:
         """A path is found by names and by GUIDs; unknown and ambiguous names are reported."""
-        self.started()
+        self.surveyed()
         for ends in (f"from=a&to={self.guid('c')}", "from=a&to=c"):
             text = self.page(f"/trace?{ends}").text
             self.assertIn("3 links", text)
             self.assertIn("Out by port", text)
+            self.assertIn("By the tables of", text)
         self.assertIn("No node is called", self.page("/trace?from=a&to=nobody").text)
         self.assertIn("expected a GUID", self.page("/trace?from=a&to=0x").text)
-        self.fabric.cut("c")
-        self.fabric.sweep()
+        self.poller.linear = {}
         self.assertIn("It does not get there", self.page("/trace?from=b&to=c").text)
 
     def test_missing(self) -> None:

@@ -6,20 +6,17 @@ import json
 from typing import Any
 
 from twisted.internet.error import ConnectionRefusedError
-from twisted.internet.task import deferLater
 from twisted.logger import capturedLogs
 
 from txrdma.fabric.cables import Cable
-from txrdma.fabric.routing import Hop
 from txrdma.iba.types import GUID
 from txrdma.monitor.diagnosis.findinglog import FindingEvent
+from txrdma.monitor.reading.surveyor import Surveyor
 from txrdma.monitor.series.exposition import guidText
 from txrdma.monitor.series.level import DEFAULT_LEVELS
 from txrdma.monitor.series.promqlreader import PromQLReader
 from txrdma.monitor.series.remotesettings import RemoteSettings
-from txrdma.monitor.web import tracing
 from txrdma.monitor.web.openapi import description
-from txrdma.monitor.web.searches import MOST_TRACES
 from txrdma.monitor.web.site import MonitorSite
 from txrdma.monitor.web.watch import Watch
 from txrdma.test.support.httpagents import PreparedAgent
@@ -33,13 +30,22 @@ class SiteTestCase(PollerTestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.watch = Watch(self.poller, self.agent, None, self.clock.seconds)
+        self.watch = Watch(self.poller, None, self.clock.seconds)
         self.site = MonitorSite(self.clock, self.watch)
         self.poller._onRound = lambda began: self.site.hub.fabricChanged()
 
     def received(self, event: FindingEvent) -> None:
         super().received(event)
         self.site.hub.findingChanged(event)
+
+    def surveyed(self) -> None:
+        """Start, and wait until the tables have been read."""
+        self.started()
+        surveyor = Surveyor(self.clock, self.agent, self.poller, 900.0)
+        surveyor.start()
+        self.addCleanup(surveyor.stop)
+        self.pump(200.0)
+        self.assertEqual(surveyor.surveys, 1)
 
     def guid(self, name: str) -> str:
         return guidText(self.fabric.node(name).guid)
@@ -231,48 +237,14 @@ class RESTTests(SiteTestCase):
     def test_trace(self) -> None:
         """A path has a hop for each node, with the load of the port that packets leave by."""
         self.fabric.growCounters("a", 1, portXmitData=1e9)
-        self.started()
-        connection = Connection(self.site.factory)
-        connection.ask(f"/api/v1/trace?from={self.guid('a')}&to={self.guid('c')}")
-        self.pump(1.0)
-        reported = connection.answer.json
-        self.assertHas(reported, isReached=True, reason="", surveyedAt=None)
+        self.surveyed()
+        sent = self.agent.sent
+        reported = self.get(f"/api/v1/trace?from={self.guid('a')}&to={self.guid('c')}").json
+        self.assertEqual(self.agent.sent, sent)
+        self.assertHas(reported, isReached=True, reason="", surveyedAt=self.poller.surveyedAt)
         self.assertEqual([hop["name"] for hop in reported["hops"]], ["a", "left", "right", "c"])
         self.assertGreater(reported["hops"][0]["load"], 0.1)
         self.assertEqual([hop["exit"] for hop in reported["hops"]][-1], None)
-
-    def test_traces(self) -> None:
-        """At most two paths are traced at a time, and equal ones once between two rounds."""
-        self.started()
-        ends = [self.guid(name) for name in "abcd"]
-        paths = [f"/api/v1/trace?from={one}&to={other}" for one in ends for other in ends if one != other]
-        active, most, traced = 0, 0, list[object]()
-
-        async def slowly(_view: object, *lids: int) -> list[Hop]:
-            nonlocal active, most
-            traced.append(lids)
-            active += 1
-            most = max(most, active)
-            await deferLater(self.clock, 0.1)
-            active -= 1
-            return []
-
-        self.patch(tracing, "trace", slowly)
-        connections = [Connection(self.site.factory) for _each in range(2 * len(paths))]
-        for connection, path in zip(connections, 2 * paths, strict=True):
-            connection.ask(path)
-        self.pump(0.1 * len(paths))
-        self.assertTrue(all(each.answer.json["isReached"] for each in connections))
-        self.assertEqual((most, len(traced), len(set(traced))), (MOST_TRACES, len(paths), len(paths)))
-
-    def test_gone(self) -> None:
-        """A client that disconnects while a path is traced gets no answer and causes no error."""
-        self.started()
-        connection = Connection(self.site.factory)
-        connection.ask(f"/api/v1/trace?from={self.guid('a')}&to={self.guid('c')}")
-        connection.close()
-        self.pump(5.0)
-        self.assertEqual(connection.transport.value(), b"")
 
     def test_topology(self) -> None:
         """Switches of a topology have their hosts counted, and their links in bundles."""

@@ -417,7 +417,7 @@ class ConfigTests(SynchronousTestCase):
 
 class PageTests(PollerTestCase):
     def scraped(self, remote: RemoteWriter | None = None) -> Samples:
-        watch = Watch(self.poller, self.agent, None, self.clock.seconds, remote)
+        watch = Watch(self.poller, None, self.clock.seconds, remote)
         return parsed("".join(exposed(Metrics(watch).families())))
 
     def test_manyFindings(self) -> None:
