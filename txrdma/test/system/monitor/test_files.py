@@ -46,20 +46,24 @@ class FileTests(SiteTestCase):
 
     def test_acknowledged(self) -> None:
         """Rules are silent about findings that an operator has acknowledged."""
-        groups: list[dict[str, object]] = []
         for severity, name in (("critical", "FabricCritical"), ("warning", "FabricWarnings")):
+            expr = f'count(ALERTS{{alertname="{name}", alertstate="firing"}}) or vector(0)'
             for acknowledged, number in (("true", 0), ("false", 1)):
                 labels = f'severity="{severity}", acknowledged="{acknowledged}"'
-                expr = f'count(ALERTS{{alertname="{name}", alertstate="firing"}}) or vector(0)'
-                test = {"expr": expr, "eval_time": "30m", "exp_samples": [{"labels": "{}", "value": number}]}
-                series = [{"series": f"txrdma_monitor_findings{{{labels}}}", "values": "1x40"}]
-                groups.append({"interval": "1m", "input_series": series, "promql_expr_test": [test]})
-        self.alerts(groups)
+                self.check({f"txrdma_monitor_findings{{{labels}}}": "1x40"}, {expr: number})
 
-    def alerts(self, groups: list[dict[str, object]]) -> None:
-        """Check which alerts promtool raises by the rules."""
+    def check(
+        self, series: dict[str, str], expected: dict[str, int], at: str = "30m", labels: str = "{}"
+    ) -> None:
+        """Check the values of expressions at a time, by promtool with the rules and with these series."""
+        tests = [
+            {"expr": expr, "eval_time": at, "exp_samples": [{"labels": labels, "value": value}]}
+            for expr, value in expected.items()
+        ]
+        given = [{"series": name, "values": values} for name, values in series.items()]
+        group = {"interval": "1m", "input_series": given, "promql_expr_test": tests}
         path = Path(self.mktemp())
-        path.write_text(json.dumps({"rule_files": [str(FILES / "alerts.yml")], "tests": groups}))
+        path.write_text(json.dumps({"rule_files": [str(FILES / "alerts.yml")], "tests": [group]}))
         self.promtool("test", "rules", str(path))
 
     def test_severalFabrics(self) -> None:
@@ -67,38 +71,26 @@ class FileTests(SiteTestCase):
         Rules see one of several fabrics that is not watched, or not scraped any more, whatever the monitors
         of the others do.
         """
-        groups: list[dict[str, object]] = []
         for name, series, good, bad in (
             ("FabricMonitorAway", "txrdma_monitor_rounds_total", "0+6x60", "7x60"),
             ("FabricMonitorAway", "txrdma_monitor_rounds_total", "0+6x60", "0+6x5 _x60"),
             ("FabricMonitorStandbyOnly", "txrdma_monitor_active", "1x60", "0x60"),
             ("FabricMonitorUnread", "txrdma_monitor_remote_age_seconds", "9x60", "0+60x60"),
         ):
-            given = [
-                {"series": f'{series}{{fabric="{fabric}"}}', "values": values}
-                for fabric, values in (("north", good), ("south", bad))
-            ]
+            given = {f'{series}{{fabric="north"}}': good, f'{series}{{fabric="south"}}': bad}
             expr = f'count by (fabric) (ALERTS{{alertname="{name}", alertstate="firing"}})'
-            found = [{"labels": '{fabric="south"}', "value": 1}]
-            test = {"expr": expr, "eval_time": "30m", "exp_samples": found}
-            groups.append({"interval": "1m", "input_series": given, "promql_expr_test": [test]})
-        self.alerts(groups)
+            self.check(given, {expr: 1}, labels='{fabric="south"}')
 
     def test_removed(self) -> None:
         """A fabric is missed if the monitor that had it is not scraped, but not if that has it no longer."""
         expr = 'count(ALERTS{alertname="FabricMonitorAway", alertstate="firing"}) or vector(0)'
-        groups: list[dict[str, object]] = []
         for isScraped in (0, 1):
             given = {
                 'txrdma_monitor_rounds_total{fabric="north"}': "0+6x60",
                 'txrdma_monitor_rounds_total{fabric="south", job="x", instance="y"}': "0+6x5 _x60",
                 'up{job="x", instance="y"}': f"1x5 {isScraped}x60",
             }
-            series = [{"series": name, "values": values} for name, values in given.items()]
-            found = [{"labels": "{}", "value": 1 - isScraped}]
-            test = {"expr": expr, "eval_time": "30m", "exp_samples": found}
-            groups.append({"interval": "1m", "input_series": series, "promql_expr_test": [test]})
-        self.alerts(groups)
+            self.check(given, {expr: 1 - isScraped})
 
     def test_takeover(self) -> None:
         """Queries of the dashboard have each port, node and finding once while a pair has a takeover."""
@@ -107,35 +99,24 @@ class FileTests(SiteTestCase):
         labels = (
             'fabric="x", guid="x", port="1", name="x", kind="x", severity="critical", acknowledged="false"'
         )
-        series = []
-        for name in sorted({name for query in queries for name in METRIC.findall(query)}):
+        series, expected = {}, {}
+        for name in {name for query in queries for name in METRIC.findall(query)}:
             first = "4+0" if name == "infiniband_state_id" else "4+6"
             for instance, values in (("a", f"{first}x10 stale"), ("b", f"_x9 {first}x10")):
-                series.append(
-                    {"series": f'{name}{{{labels}, le="+Inf", instance="{instance}"}}', "values": values}
-                )
-        tests: list[dict[str, object]] = []
+                series[f'{name}{{{labels}, le="+Inf", instance="{instance}"}}'] = values
         for query in queries:
             isNone = "true" in query or "warning" in query
             for name, value in {"$fabric": ".*", "$guid": ".*", "$__rate_interval": "5m"}.items():
                 query = query.replace(name, value)
-            found = [{"labels": "{}", "value": 0 if isNone else 1}]
-            tests.append({"expr": f"count({query}) or vector(0)", "eval_time": "10m", "exp_samples": found})
-        self.alerts([{"interval": "1m", "input_series": series, "promql_expr_test": tests}])
+            expected[f"count({query}) or vector(0)"] = 0 if isNone else 1
+        self.check(series, expected, at="10m")
 
     def test_sameAlerts(self) -> None:
         """An alert by counters is the same one whichever monitor of a pair is active."""
-        series = [
-            {
-                "series": f'infiniband_symbol_error_total{{guid="x", port="1", instance="{one}"}}',
-                "values": text,
-            }
-            for one, text in (("a", "0+9x30 stale"), ("b", "_x29 270+9x60"))
-        ]
-        expr = 'count(ALERTS{alertname="FabricSymbolErrors", instance=""})'
-        found = [{"labels": "{}", "value": 1}]
-        tests = [{"expr": expr, "eval_time": at, "exp_samples": found} for at in ("20m", "40m")]
-        self.alerts([{"interval": "1m", "input_series": series, "promql_expr_test": tests}])
+        name = 'infiniband_symbol_error_total{guid="x", port="1", instance='
+        series = {f'{name}"a"}}': "0+9x30 stale", f'{name}"b"}}': "_x29 270+9x60"}
+        for at in ("20m", "40m"):
+            self.check(series, {'count(ALERTS{alertname="FabricSymbolErrors", instance=""})': 1}, at)
 
     def test_metrics(self) -> None:
         """Rules and dashboard use only metrics that the monitor has."""
