@@ -16,11 +16,9 @@ _GZIP: Final = b"\x1f\x8b"
 """Beginning of compressed files."""
 
 
-def printable(text: str) -> str:
-    """Return a text from the fabric, which may contain any bytes, with spaces for unprintable characters."""
-    if text.isprintable():
-        return text
-    return "".join(letter if letter.isprintable() else " " for letter in text)
+def printable(text: str, replacement: str = " ") -> str:
+    """Return a text from the fabric, which may contain any bytes, without unprintable characters."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else replacement for c in text)
 
 
 def listed(names: Sequence[object]) -> str:

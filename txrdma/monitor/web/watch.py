@@ -7,6 +7,7 @@ from dataclasses import field
 from functools import cached_property
 from typing import Any, Final
 
+from txrdma.fabric import texts
 from txrdma.fabric.cables import Cable
 from txrdma.fabric.errorcorrection import SYMBOLS
 from txrdma.fabric.model import Fabric, Node, Port
@@ -37,9 +38,7 @@ def nodeType(node: Node) -> str:
 
 def printable(text: str) -> str:
     """Return text of a peer with U+FFFD for each unprintable character, such as controls of direction."""
-    if text.isprintable():
-        return text
-    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
+    return texts.printable(text, "\N{REPLACEMENT CHARACTER}")
 
 
 @record(eq=False)
