@@ -125,7 +125,7 @@ class ReactorUse:
         self._reactor = ref(reactor)
         self._hasTime = IReactorTime.providedBy(reactor)
         self._uses: dict[Use, None] = {}
-        self._parts: dict[Suspendable, None] = {}
+        self._parts: dict[Suspendable, Callable[[], None]] = {}
         self._checkedAt = -inf
         self._sentinel: Sentinel | None = None
 
@@ -176,6 +176,8 @@ class ReactorUse:
             uses, self._uses = list(self._uses), {}
             for use in uses:
                 use.readersRemoved()
+            for readersRemoved in list(self._parts.values()):
+                readersRemoved()
         reactor = self._reactor()
         if IReactorFDSet.providedBy(reactor):
             try:
@@ -192,8 +194,9 @@ class ReactorUse:
         if sentinel is not None:
             sentinel.close()
 
-    def add(self, part: Suspendable) -> None:
-        self._parts[part] = None
+    def add(self, part: Suspendable, readersRemoved: Callable[[], None] = lambda: None) -> None:
+        """Add a part; C{readersRemoved} is called when other code has removed all readers."""
+        self._parts[part] = readersRemoved
 
     def remove(self, part: Suspendable) -> None:
         self._parts.pop(part, None)

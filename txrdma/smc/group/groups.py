@@ -220,7 +220,7 @@ class LinkGroups:
         self._unsubscribers = [each.subscribe(partial(self._asyncEvent, each)) for each in self._opened]
         addShutdownListener(reactor, self._reactorStops)
         self._trigger: Any = reactor.addSystemEventTrigger("after", "shutdown", self._reactorStopped)
-        self.reactorUse.add(self)
+        self.reactorUse.add(self, self._readersRemoved)
         self.clock.join(self._clockSetBack)
 
     def __repr__(self) -> str:
@@ -442,6 +442,11 @@ class LinkGroups:
         for group in self.groups():
             with _log.failuresHandled("{group} has not returned to the reactor", group=group):
                 group.wake()
+
+    def _readersRemoved(self) -> None:
+        """Close devices that can't be suspended, whose readers are missing; the next use opens them again."""
+        if not self._resting:
+            self._end()
 
     # The end of the process
 

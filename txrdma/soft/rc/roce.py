@@ -216,7 +216,7 @@ class RoCEPort(RoutePort):
         self._carrier.poll()
         self.writable()
         if self._timer is not None and self._timerAt <= self.seconds():
-            self._timer.cancel()
+            cancelCall(self._timer)  # which other code may have cancelled, as trial does
             self._expired()
         return bool(self._deadlines)
 

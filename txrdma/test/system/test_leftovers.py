@@ -38,11 +38,15 @@ class LeftoverTests(SynchronousTestCase):
             )
 
     def test_rdma(self) -> None:
-        here, there = loopbackAddress(), loopbackAddress()
-        self.check(rf"rdma:0:device=soft\:{there}", rf"rdma:{there}:%d:device=soft\:{here}")
+        """Connections of C{rdma:}, by shared memory and by RoCE v2."""
+        for more in ("", r"\:route=rocev2"):
+            here, there = loopbackAddress(), loopbackAddress()
+            self.check(rf"rdma:0:device=soft\:{there}{more}", rf"rdma:{there}:%d:device=soft\:{here}{more}")
 
     def test_smc(self) -> None:
-        self.check("smc:0:interface=127.0.0.1", "smc:127.0.0.1:%d")
+        """Connections of C{smc:}, by shared memory and by RoCE v2."""
+        for more in ("", r":device=soft\:route\=rocev2"):
+            self.check("smc:0:interface=127.0.0.1" + more, "smc:127.0.0.1:%d" + more)
 
     def test_btl(self) -> None:
         """Connections of C{btl:}, by shared memory and by RoCE v2."""

@@ -188,6 +188,19 @@ class LeftoversTests(EndsTestCase):
             await self.assertNothingLeft()
         self.assertEqual({one.transport.smc.mode for one in left}, {"SMC-R"})
 
+    async def test_abortAfterRemoval(self) -> None:
+        """A connection over RoCE can be aborted after all readers and delayed calls were removed."""
+        await self.begin()
+        more = r":device=soft\:route\=rocev2"
+        factory, number, port = await self.listening(Recorder, "smc:127.0.0.1:0" + more)
+        client, server = await self.join(factory, f"smc:127.0.0.1:{number}:fallback=no{more}", Recorder)
+        client.transport.write(b"x")  # there is a deadline for its acknowledgement
+        self.removeAll()
+        await deferLater(reactor, 1.0)
+        for end in (client, server):
+            end.transport.abortConnection()
+        await gatherResults([client.lost, server.lost, port.stopListening()])
+
     async def test_connectionsAfterReactorStoppedEndAsUsual(self) -> None:
         await self.begin()
         _, number, port = await self.listening(Recorder)

@@ -74,6 +74,14 @@ class PresenceTests(SynchronousTestCase):
         self.assertEqual(self.swept, ["one", "other"])
         self.assertEqual(len(self.reactor.getReaders()), 1)
 
+    def test_removalOfAllReadersIsReportedToParts(self) -> None:
+        self.reactorUse.add(Rester(), lambda: self.swept.append("part"))
+        self.reactorUse.hold()
+        self.assertEqual(self.swept, [])
+        self.reactor.removeAll()
+        self.reactorUse.hold()
+        self.assertEqual(self.swept, ["part"])
+
     def test_reactorEndReportsFromReactor(self) -> None:
         self.reactorUse.hold(lambda: self.swept.append("one"))
         self.reactorUse.isEnding = True
