@@ -81,9 +81,10 @@ class Stalls:
         threading.Thread(target=self._sample, daemon=True).start()
         # The time in which this thread, which runs the reactor, waits for a processor.
         self._waits = os.open("/proc/thread-self/schedstat", os.O_RDONLY)
+        kind = type(reactor)  # also of the reactors that tests create
         for name in ("runUntilCurrent", "_doReadOrWrite"):
-            if hasattr(reactor, name):
-                setattr(reactor, name, self._watched(getattr(reactor, name)))
+            if hasattr(kind, name):
+                setattr(kind, name, self._watched(getattr(kind, name)))
 
     def clear(self) -> None:
         """Discard the events of the previous test."""
@@ -110,11 +111,11 @@ class Stalls:
                 self.where = ", ".join(f"{os.path.basename(f.filename)}:{f.lineno} {f.name}" for f in frames)
 
     def _watched(self, call: Any) -> Any:
-        def watched(*arguments: Any) -> Any:
+        def watched(reactor: Any, *arguments: Any) -> Any:
             begun = self._ran()
             self._number += 1
             try:
-                return call(*arguments)
+                return call(reactor, *arguments)
             finally:
                 self._number += 1
                 seconds = self._ran() - begun

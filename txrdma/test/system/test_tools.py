@@ -115,6 +115,17 @@ class RunTests(SynchronousTestCase):
         once = "seen = Path('seen').exists()\n    Path('seen').touch()\n    if not seen: " + always
         self.assertEqual(self.last(head + once)[0], 0)
 
+    def test_stallOfOtherReactor(self) -> None:
+        """A test fails likewise if it blocks a reactor that it has created."""
+        source = (
+            "import time\nfrom twisted.trial.unittest import TestCase\n"
+            "class T(TestCase):\n  def test_a(self):\n    from twisted.internet import reactor\n"
+            "    own = type(reactor)()\n    own.callLater(0, time.sleep, 1.3)\n    own.iterate(0.01)"
+        )
+        status, output = self.run_(source)
+        self.assertEqual(status, 1)
+        self.assertIn("The reactor did nothing else for 1.3", output)
+
     def test_durations(self) -> None:
         """A run records how long tests took, and can print the slowest with the reasons of their classes."""
         source = HEAD + "slowBecause = 'It sleeps.'\n  def test_a(self): time.sleep(0.1)"
