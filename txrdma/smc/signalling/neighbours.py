@@ -38,12 +38,15 @@ from txrdma.kit.logs import errorText, RateLimitedLogger
 from txrdma.smc.signalling.local import Announced, AnnouncementConnection, Announcements
 from txrdma.smc.signalling.owners import TCPAddress
 from txrdma.unix.socketdirectory import DirectoryListener, SocketDirectory
-from txrdma.unix.sockets import Reactor
+from txrdma.unix.sockets import isTrusted, processAt, Reactor
 
 _rateLimited = RateLimitedLogger(Logger())
 
 _MOST_PROVING: Final = 256
-"""Largest number of processes that are in their proof at the same time, each with a UDP socket."""
+"""
+Largest number of connected processes of other users, and of processes of this user that have not announced a
+connection, each with a UDP socket.
+"""
 
 _BACKLOG: Final = 4096
 
@@ -140,10 +143,12 @@ class Neighbour(AnnouncementConnection):
         self._proof: ProvingSocket | None = None
         self._nonces = newNonce(), newNonce()
         self._target = self._source = ""
+        self.isOurs = isTrusted(self.client.user)
 
     @property
     def isProving(self) -> bool:
-        return self._proof is not None
+        """Whether the process has not announced a connection yet."""
+        return self._proof is not None or not self._source
 
     def obey(self, line: bytes) -> None:
         """Process C{seeking <address>}; after the proof, lines of L{AnnouncementConnection}."""
@@ -233,8 +238,9 @@ class NeighbourAnnouncements(Announcements):
             )
 
     def _met(self, connection: socket.socket) -> None:
-        proving = sum(isinstance(each, Neighbour) and each.isProving for each in self.connections)
-        if proving < _MOST_PROVING:
+        isOurs = isTrusted(processAt(connection).user)
+        alike = [each for each in self.connections if isinstance(each, Neighbour) and each.isOurs == isOurs]
+        if sum(each.isProving or not isOurs for each in alike) < _MOST_PROVING:
             self.connections.add(Neighbour(self, connection, self._directory.path))
         else:
             connection.close()

@@ -230,6 +230,35 @@ class ProofTests(PlaceTestCase):
         self.assertEqual(announcements.expected, {})
         self.assertEqual(announcements.connections, set())
 
+    def test_clientsBeyondLimitAreClosed(self) -> None:
+        """
+        Too many processes of other users, or of this user without an announcement, are disconnected.
+
+        Processes of other users keep none of this user waiting.
+        """
+        self.patch(neighbours, "_MOST_PROVING", 2)
+        announcements = self.listener()
+        [name] = os.listdir(self.directory.path)
+
+        def connect() -> socket.socket:
+            client = socket.socket(socket.AF_UNIX)
+            self.addCleanup(client.close)
+            client.connect(f"{self.directory.path}/{name}")
+            self.reactor.serve()
+            return client
+
+        with patch.object(neighbours, "isTrusted", lambda user: False):
+            strangers = [connect() for _ in range(4)]
+        self.assertEqual(len(announcements.connections), 2)
+        for each in announcements.connections:
+            cast(Neighbour, each)._source = "127.0.0.1"  # proved
+        with patch.object(neighbours, "isTrusted", lambda user: False):
+            strangers.append(connect())
+        self.assertEqual([each.recv(1) for each in strangers[2:]], [b""] * 3)
+        ours = [connect() for _ in range(3)]
+        self.assertEqual(len(announcements.connections), 4)
+        self.assertEqual(ours[2].recv(1), b"")
+
     def test_simultaneousConnectionsShareSearch(self) -> None:
         self.listener()
         for _ in range(3):
