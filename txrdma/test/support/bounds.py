@@ -4,8 +4,8 @@ The limit of each table in packages that serve peers, which L{txrdma.test.unit.k
 A table is an attribute that a class creates, or a name that a module assigns, as an empty dictionary, list,
 set, deque, counter or bytearray, or as an empty tuple or empty bytes that its module replaces by longer ones.
 The author of a new one adds it to C{BOUNDS}, as C{package.Class.attribute} or C{package.module.name}: below
-the name of the constant that is its limit, or, if no peer can fill it without limit, below the reason. A
-limit that a peer can reach with an effect on others belongs to L{txrdma.test.support.limits} as well.
+the name of the constant that is its limit, or, if no peer can fill it without limit, below the reason. Each
+such constant is a limit of L{txrdma.test.support.limits}, with a test that reaches it.
 """
 
 from __future__ import annotations
@@ -76,8 +76,10 @@ BOUNDS: Final = {
         kit.NextCalls._calls,_running kit.machines.postponed
     """,
     "FIXED": """
-        btl.Channel._receives,_refused btl.ChannelPort.channels btl.ModulePort._channels,ports
+        btl.Channel._receives,_refused btl.ChannelPort.channels btl.Congestion._minima
+        btl.ModulePort._channels,ports
         btl.Outbox.unlimited btl.PeerConnection._local btl.ReceiveBuffer._orders,_free
+        btl.RoundTripEstimate._minima
         btl._Route.destinations cm.Adapter._gidTables,_gidIndexes,_attributes,_readers
         cm.DatagramTransport._queuePairs
         cm.Dispatcher.counters cm.KernelManager.counters cm.Managed.names cm.Mappings._peerRanges
@@ -96,7 +98,7 @@ BOUNDS: Final = {
         soft.LaneReceiver._short soft.UDPPeer._sendingRuns soft.RecentNumbers._numbers
         soft.Responder._finalEvents
         soft.RoCEPort._grids soft.SharedQueuePair._doorbells soft.SoftCompletionQueue._completions
-        soft.UDPPeer._classes soft.UDPCarrier._reported unix.StatusServer._ended
+        soft.UDPPeer._classes soft._incoming._SHORT soft.UDPCarrier._reported unix.StatusServer._ended
         kit.Prover._data kit.RemoteSender.lost kit.StateTable._states kit._Builder._states
         pingpong.Samples._counts tap.Statistics.modes tap.Threads._pools verify.StreamService._head
         cm.sendqueue._NONE fabric.adaptive.STATIC kit.wire._uncompiled mad.attributes._registered
@@ -106,7 +108,8 @@ BOUNDS: Final = {
     """,
     "PART": """
         btl.FastPath._peers,_earlyLimits btl.Module._ready,_losing,_probing,unmarked btl.ModulePort._unneeded
-        btl.Peer.writing btl.PendingAcks.peers btl.SendWindow._slots,_lost btl.Server._tasks
+        btl.Peer.writing btl.PendingAcks.peers btl.RemoteReceiveBuffers._lengths
+        btl.SendWindow._slots,_lost btl.Server._tasks
         btl.Timetable._touched,_heap btl.Transmissions.trail cm.Adapter._queues,_pairs
         cm.ConnectionManager._peerClaims,_connections cm.Dispatcher._connections,_byPeer,_byQP
         cm.EventChannel.identifiers cm.KernelManager._connections cm.Life._inbox
@@ -132,7 +135,7 @@ BOUNDS: Final = {
         smc.connectionstatus._live verbs.requests._idle
     """,
     "USER": """
-        smc._SocketCache._sockets
+        btl.Prefixer._rest kit._Output._output,_errors smc._SocketCache._sockets
         soft.Coordinator._services soft.PeerProcess.lines soft.SharedDatagrams._datagramLinks
         soft.SharedMemoryPort._peers,_links soft._ConnectedProcess.lines
     """,
@@ -140,12 +143,9 @@ BOUNDS: Final = {
     "btl.connections.MOST_OPENING": "btl._Accepting._exchangesOf",
     "btl.connections.MOST_WAITING": "btl._Accepting._clientsOf,unintroduced,queued",
     "btl.core.assembly.MOST_MESSAGES": "btl.Assembly._incomplete",
-    "btl.core.congestion.ROUNDS": "btl.Congestion._minima",
     "btl.core.expected.MOST_NAMES": "btl.EarlyPackets._packets",
     "btl.core.flow.WINDOW": "btl.BTLMessageTransport._undelivered btl.ByteStream._read",
     "btl.core.ordering.MOST_HELD": "btl.Ordering.waiting",
-    "btl.core.roundtrip.BASE_PERIODS": "btl.RoundTripEstimate._minima",
-    "btl.groups.launching.LONGEST_LINE": "btl.Prefixer._rest",
     "btl.groups.terms.MOST_MEMBERS": """
         btl.Group._values btl.Joining._proved,_connecting btl.Members.transports,_connections,left,_missed
         btl.Launch._ends btl.Rendezvous._lines,_addresses,_left,_causes
@@ -155,7 +155,6 @@ BOUNDS: Final = {
     "btl.inbox.MOST_UNRECEIVED": "btl.BTL._received btl._TagQueue.messages",
     "btl.introductions.LONGEST_FRAME": "btl.PeerConnection._received",
     "btl.lifeline.MOST_EARLY": "btl.PeerConnection._early",
-    "btl.receivebuffers.MOST_WRITES": "btl.RemoteReceiveBuffers._lengths",
     "btl.requests.MOST_CALLS": """
         btl.Answerer._waiting,_lengths,_running btl.PendingRequests._queued,_sent,_outcomes
     """,
@@ -189,7 +188,6 @@ BOUNDS: Final = {
     """,
     "fabric.sweepbounds.MOST_PROBLEMS": "fabric.Fabric.problems",
     "fabric.sweepbounds._MOST_CUTS": "fabric.Bounds.cuts",
-    "fabric.slurmjobs.MOST_OUTPUT": "kit._Output._output,_errors",
     "kit.logs._MOST": "kit.RateLimitedLogger._entries",
     "kit.proofs.MOST_UNPROVED": "kit._ServerFactory._unproved",
     "kit.remotesender.MOST_ANSWER": "kit._BodyReader.body",
@@ -256,7 +254,6 @@ BOUNDS: Final = {
     "soft.rc.peers._LENGTHS": "soft.UDPPeer._takingSums",
     "soft.rc.roce._PEERS": "soft.RoCEPort._peers",
     "soft.shared._doorbells.MOST": "soft.PeerDoorbells._bells",
-    "soft.shared._incoming._SHORT_BYTES": "soft._incoming._SHORT",
     "soft.shared.datagrams.MOST_POLLED": "soft.SharedDatagrams._polledLanes",
     "soft.shared.routes.MOST_UNANSWERED": "soft._ConnectedProcess._unanswered",
     "soft.shared.routes._MOST_WAITING": "soft._ConnectedProcess._invitations",

@@ -10,6 +10,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.cm.terms import Terms
 from txrdma.smc.terms.options import Options
+from txrdma.test.support.bounds import BOUNDS, REASONS
 from txrdma.test.support.limits import LIMITS
 
 
@@ -42,6 +43,11 @@ class LimitTests(SynchronousTestCase):
         """Every limit names a test that reaches it."""
         for limit in LIMITS:
             self.assertTrue(hasTest(limit.test), limit.test)
+
+    def test_tables(self) -> None:
+        """Every constant that limits a table is listed."""
+        constants = {f"txrdma.{name}" for name in BOUNDS.keys() - REASONS.keys()}
+        self.assertEqual(constants - {limit.constant for limit in LIMITS}, set())
 
     def test_once(self) -> None:
         """No limit is listed twice, and each is described by sentences."""

@@ -8,13 +8,14 @@ from typing import Any
 
 from twisted.internet.defer import Deferred
 from twisted.internet.protocol import Factory, Protocol
+from twisted.internet.testing import StringTransport
 from twisted.test.iosim import FakeTransport
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import InvalidRequest, RDMAError, Refused, WireError
 from txrdma.iba.verbs import QPAttributes, QPKind, QPState, Status
 from txrdma.pingpong.bootstrap import BootstrapHello, encode, Open, Ready, Run
-from txrdma.pingpong.conversation import ANSWER_SECONDS, ConversationLost
+from txrdma.pingpong.conversation import _MOST_WAITING, ANSWER_SECONDS, Conversation, ConversationLost
 from txrdma.pingpong.link import RequestFailed
 from txrdma.pingpong.measurement import Measurement
 from txrdma.pingpong.plan import LinkSettings, Measure, Test, Transfer
@@ -361,3 +362,14 @@ class GarbageTests(SessionCase):
             self.assertIn(b'"message": "trouble"', last)
             self.assertIsInstance(self.ended[-1], WireError, data)
         self.assertEqual(self.measure(Test(iterations=10)).messages, 10)
+
+    def test_tooMany(self) -> None:
+        """A peer that sends more messages than can be requested at a time ends the conversation."""
+        conversation = Conversation(self.clock)
+        conversation.makeConnection(StringTransport())
+        for _each in range(_MOST_WAITING):
+            conversation.dataReceived(encode(Ready()))
+        self.assertIsNone(conversation.error)
+        conversation.dataReceived(encode(Ready()))
+        self.assertIsInstance(conversation.error, WireError)
+        self.assertEqual(len(conversation._received), _MOST_WAITING)
