@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
+from unittest.mock import patch
 
 from twisted.logger import capturedLogs, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
@@ -30,7 +31,7 @@ from txrdma.monitor.events.notificationqueue import QUEUED, restored
 from txrdma.monitor.reading.poller import DEFAULT_RULES
 from txrdma.monitor.series import historystore
 from txrdma.monitor.series import rows as columns
-from txrdma.monitor.series.database import leaseOf, openDatabase
+from txrdma.monitor.series.database import HistoryRefused, leaseOf, openDatabase
 from txrdma.monitor.series.historystore import HistoryStore
 from txrdma.monitor.series.level import DEFAULT_LEVELS, Level
 from txrdma.monitor.series.rows import ColumnFamily, CORRECTIONS, COUNTERS, Row, rowOf, TRAFFIC
@@ -505,6 +506,16 @@ class StoreContract(SynchronousTestCase):
         self.store.write([reading(600, 1)], 601)
         self.reopen(isOwner=True)
         self.assertEqual(self.sent(0, 999, "readings"), [(600, 1)])
+
+    def test_lost(self) -> None:
+        """A monitor that has lost its lease writes nothing, although its database is open."""
+        self.store = self.opened(isOwner=True)
+        assert self.store._lease is not None
+        with patch.object(self.store._lease, "permits", return_value=False):
+            self.assertRaises(HistoryRefused, self.store.write, [reading(600, 1)], 601)
+            self.assertRaises(HistoryRefused, self.store.append, [self.event(600.0, "node-gone", "x")])
+        self.store.write([reading(610, 2)], 611)
+        self.assertEqual(self.sent(0, 999, "readings"), [(610, 2)])
 
     def test_allOrNothing(self) -> None:
         """A batch that cannot be written leaves no rows, and can be written later."""
