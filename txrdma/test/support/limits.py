@@ -221,7 +221,7 @@ LIMITS: Final = (
     Limit("rdma:", "connections of a listener that are asked for and not established (ib: and "
           "rsocket: likewise)", "txrdma.cm.core.dispatcher.BACKLOG",
           "The next REQ is dropped; its sender repeats it.",
-          "unit.cm.test_badinput.StrangerTests.test_flood"),
+          "unit.cm.test_badinput.StrangerTests.test_flood", "backlog"),
     Limit("rdma:", "stored answers to SIDR requests", "txrdma.cm.core.dispatcher.MOST_SIDR_REQUESTS",
           "The next one is dropped; its sender repeats it.",
           "unit.cm.test_badinput.StrangerTests.test_manyQuestions"),

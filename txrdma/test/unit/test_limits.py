@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import ast
 from importlib.util import find_spec
+from inspect import signature
 from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from txrdma.cm.connections.endpoints import IBServerEndpoint, RDMAServerEndpoint
+from txrdma.cm.rsocket.endpoints import RSocketServerEndpoint
 from txrdma.cm.terms import Terms
 from txrdma.smc.terms.options import Options
 from txrdma.test.support.bounds import BOUNDS, REASONS
@@ -58,6 +61,10 @@ class LimitTests(SynchronousTestCase):
     def test_keys(self) -> None:
         """Keys are options of endpoint strings with this default."""
         options: dict[str, object] = {"smc:": Options(), "rdma:": Terms()}
+        servers = RDMAServerEndpoint, IBServerEndpoint, RSocketServerEndpoint
         for limit in LIMITS:
-            if limit.key:
+            if limit.key == "backlog":
+                for server in servers:
+                    self.assertEqual(signature(server).parameters["backlog"].default, limit.value)
+            elif limit.key:
                 self.assertEqual(getattr(options[limit.part], limit.key), limit.value)

@@ -11,7 +11,7 @@ from twisted.python.failure import Failure
 
 from txrdma.btl.core.flow import MESSAGE, WINDOW
 from txrdma.btl.errors import MessageFailed
-from txrdma.btl.inbox import MOST_TAGS
+from txrdma.btl.inbox import MOST_TAGS, MOST_UNRECEIVED
 from txrdma.btl.transport import _RECEIVED, _UNLIMITED
 from txrdma.error import InvalidRequest
 from txrdma.sim.network import Faults
@@ -343,6 +343,7 @@ class LiarTests(HostsCase):
     def test_bytes(self) -> None:
         """A peer may not send more bytes than the limit before they are received, in any number of tags."""
         client, server = self.connected()
+        self.assertEqual(server.transport._inbox.mostBytes, MOST_UNRECEIVED)
         server.transport._inbox.mostBytes = 10_000
         self.assertRefused(*[(100 + number, bytes(1000)) for number in range(11)], ends=(client, server))
 
