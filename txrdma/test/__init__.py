@@ -28,6 +28,23 @@ def _configureHypothesis() -> None:
         suppress_health_check=[HealthCheck.too_slow],
     )
     settings.load_profile("txrdma")
+    if EXAMPLES <= 100:
+        _useNoLocalConstants()
+
+
+def _useNoLocalConstants() -> None:
+    """
+    Let Hypothesis draw no constants of the modules that happen to be imported.
+
+    Otherwise the examples of a test depend on the tests before it, and each process parses all of txrdma.
+    """
+    try:
+        from hypothesis.internal.conjecture import providers
+
+        local = providers._local_constants
+    except (ImportError, AttributeError):
+        return  # this version has none, or they have another name
+    setattr(providers, "_get_local_constants", lambda: local)  # noqa: B010  # mypy forbids an assignment
 
 
 # The kernel suites do without it: in an emulated guest the import takes ten seconds, in each process. So do
