@@ -34,7 +34,7 @@ listen = ""
 file = '{folder}/{{fabric}}.db'
 
 [poll]
-interval = 1
+interval = 4
 settle = 0.1
 survey = 0
 notices = false
@@ -49,14 +49,14 @@ port = "sim:fattree:4"
 
 [fabrics.south]
 port = "sim:fattree:8"
-poll.interval = 2
+poll.interval = 5
 """
 
 
 class ConfigTests(SynchronousTestCase):
     def test_merged(self) -> None:
         """A fabric has the settings for all fabrics, unless its own section overrides them."""
-        expected = ("north", "sim:fattree:4", 1.0), ("south", "sim:fattree:8", 2.0)
+        expected = ("north", "sim:fattree:4", 4.0), ("south", "sim:fattree:8", 5.0)
         fabrics = parseConfig(CONFIG.format(folder="/x")).fabrics
         for fabric, (name, port, interval) in zip(fabrics, expected, strict=True):
             self.assertEqual((fabric.fabric, fabric.port), (name, port))

@@ -53,7 +53,7 @@ from txrdma.test.unit.monitor.test_fabrics import ServiceTestCase
 
 FRONT = """
 web.listen = ""
-poll = {{interval = 1, settle = 0.1, survey = 0, notices = false}}
+poll = {{interval = 4, settle = 0.1, survey = 0, notices = false}}
 
 [fabrics.west]
 port = "sim:fattree:4"
