@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from contextlib import closing
-from typing import Any, Final
+from contextlib import closing, ExitStack
+from typing import Any, Final, IO
 
 from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import clientFromString, connectProtocol, serverFromString
@@ -105,36 +105,32 @@ async def ask(reactor: Any) -> None:
             print(prefix, await asking.replied, flush=True)
 
 
-def ping(hosts: TwoHosts) -> None:
-    """Run a server and a client of C{txrdma rping} for each address."""
-    rping = [sys.executable, "-m", "txrdma", "rping"]
-    for here, there in ADDRESSES:
-        with subprocess.Popen([*rping, "-s", "-d", "-a", here], stderr=subprocess.PIPE) as server:
-            assert server.stderr is not None
-            try:
-                server.stderr.readline()  # it listens now
-                subprocess.run([*hosts.second, *rping, "-c", "-a", there, "-C", "1", "-v"], timeout=60)
-            finally:
-                server.kill()
-
-
 def main() -> None:
-    """Run the servers and the clients."""
+    """Start the servers, and run the clients."""
     command = [sys.executable, "-m", "txrdma.test.support.cm.linklocal"]
-    with closing(TwoHosts(("10.79.0",))) as hosts:
+    rping = [sys.executable, "-m", "txrdma", "rping"]
+    with closing(TwoHosts(("10.79.0",))) as hosts, ExitStack() as servers:
         for side, name in enumerate(("a0", "b0")):
             for network in ("2001:db8::", "fe80::"):
                 words = f"address add {network}{side + 1}/64 dev {name} nodad"
                 hosts.run(side, "ip", *words.split())
-        ping(hosts)
-        with subprocess.Popen([*command, "server"], stdout=subprocess.PIPE, text=True) as server:
+
+        def started(*words: str) -> IO[str]:
+            """Start a server, which is killed at the end, and return its output."""
+            server = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            servers.enter_context(server)
+            servers.callback(server.kill)
             assert server.stdout is not None
-            try:
-                for _ in SERVERS:
-                    print(server.stdout.readline(), end="", flush=True)
-                subprocess.run([*hosts.second, *command, "client"], timeout=60)
-            finally:
-                server.kill()
+            return server.stdout
+
+        listening = [started(*rping, "-s", "-d", "-a", here) for here, _ in ADDRESSES]
+        answering = started(*command, "server")
+        for (_, there), output in zip(ADDRESSES, listening, strict=True):
+            output.readline()
+            subprocess.run([*hosts.second, *rping, "-c", "-a", there, "-C", "1", "-v"], timeout=60)
+        for _ in SERVERS:
+            print(answering.readline(), end="", flush=True)
+        subprocess.run([*hosts.second, *command, "client"], timeout=60)
 
 
 if __name__ == "__main__":

@@ -180,8 +180,9 @@ class ContainersTests(TestCase):
         other = self.between()
         await self.serving(other)
         plain = await self.serving(role="tcp")
-        for _ in range(3):
-            self.assertEqual(await self.received(), "TCP  True")
+        clients = [self.run_(self.wire.names[0], "client", "smc:10.99.0.2:8080") for _ in range(2)]
+        for client in clients:
+            self.assertEqual(await client.line(), "TCP  True")
         self.assertTrue(plain.isQuiet)
 
     async def test_clientsFindListenerThatTheyConnectTo(self) -> None:
