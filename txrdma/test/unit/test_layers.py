@@ -274,6 +274,7 @@ def modules() -> Iterator[tuple[str, Path]]:
 class LayerTests(SynchronousTestCase):
     """Import rules of the package."""
 
+    @slow("Python parses every module of the package")
     def test_imports(self) -> None:
         """No module imports from a higher layer, or from a package that it must not use."""
         wrong = [
@@ -288,6 +289,7 @@ class LayerTests(SynchronousTestCase):
         """Modules do not import each other in cycles; imports for types count."""
         self.assertEqual(cycles(graph()), [])
 
+    @slow("Python parses every module of the package")
     def test_subpackages(self) -> None:
         """Subpackages do not import each other in cycles; imports for types count."""
         self.assertEqual(

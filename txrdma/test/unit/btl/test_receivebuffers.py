@@ -275,7 +275,7 @@ class LongTests(HostsCase):
     """
 
     route = "rocev2"
-    mostFailing = (receiveBuffersModule.MOST_RECEIVE_BUFFERS, 8, 1 << 20)
+    mostFailing = (receiveBuffersModule.MOST_RECEIVE_BUFFERS, 5, 1 << 20)
 
     def test_receiveBuffer(self) -> None:
         """The first long message makes both ends create a queue pair, which only long messages use."""
@@ -367,7 +367,7 @@ class OneHostLongTests(OneHostCase, LongTests):
     """Between processes of one host, which share memory."""
 
     route = "shared-memory"
-    mostFailing = (16 << 20, 3, 3 << 20)
+    mostFailing = (16 << 20, 3, 3 << 19)
 
 
 class OneHostMessageTests(OneHostCase, test_connections.MessageTests):

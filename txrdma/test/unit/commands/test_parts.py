@@ -63,10 +63,10 @@ class PartCase(SharedFabricTestCase):
 
 class LinksTests(PartCase):
     def test_spelled(self) -> None:
+        whole = super().output("links", "--json").json
+        path = self.savedFabric()
         for name, route in (("leaf0001", "0,1,19,3"), ("h00020", "0,1,19,3,3"), ("h00000", "DR 0")):
-            whole = super().output("links", "--json").json
             own = {frozenset(key(link)) for link in whole if name in names(link)}
-            path = self.savedFabric()
             for target in self.spellings(name, route):
                 output = self.output("links", target, "--json")
                 self.assertEqual((output.errors, output.status), ("", None))

@@ -167,8 +167,8 @@ class EventTests(SiteTestCase):
         tracemalloc.start()
         self.addCleanup(tracemalloc.stop)
         before = tracemalloc.get_traced_memory()[0]
-        content = {"filling": "x" * 10_000}
-        for _ in range(200):
+        content = {"filling": "x" * 50_000}
+        for _ in range(50):
             self.site.hub.publish("round", content)
             self.clock.pump([0.0] * 10)
             for reader in fast:
