@@ -35,6 +35,8 @@ START_SECONDS = 60.0
 STOP_SECONDS = 5.0
 MOST_DIFFERENCES = 10
 _NOTHING = "nothing"
+_PROMPT = "sim> "
+"""What ibsim prints when it is ready, and after each command of its console."""
 _numbers = itertools.count()
 
 
@@ -85,7 +87,7 @@ class Ibsim:
         ports = sum(node.ports + 1 for node in nodes)
         sizes = ("-N", str(count + 1), "-S", str(count + 1), "-P", str(ports + 1))
         self._start("ibsim.log", {}, "ibsim", "-s", *sizes, str(self.folder / "net"), console=self._console)
-        self._await("ibsim.log", "simulator ready")
+        self._await("ibsim.log", _PROMPT)
         self._awaitSocket()
 
     def _startManager(self, host: str, configuration: str) -> None:
@@ -146,10 +148,11 @@ class Ibsim:
             raise FileNotFoundError(words[0])
         return [program, *words[1:]]
 
-    def _await(self, log: str, text: str) -> None:
+    def _await(self, log: str, text: str, count: int = 1) -> None:
+        """Wait until a log has this text so often, unless the process that was started last ends."""
         end = time.monotonic() + START_SECONDS
         pause = threading.Event()
-        while text not in self.log(log):
+        while self.log(log).count(text) < count:
             if self._processes[-1].poll() is not None or time.monotonic() > end:
                 raise RuntimeError(f"no {text!r} in {log}: {self.log(log)[-2000:]}")
             pause.wait(0.02)
@@ -170,7 +173,10 @@ class Ibsim:
             return ""
 
     def console(self, line: str) -> None:
+        """Let ibsim execute a command, and wait until it has."""
+        count = self.log().count(_PROMPT)
         os.write(self._console, line.encode() + b"\n")
+        self._await("ibsim.log", _PROMPT, count + 1)
 
     def run(self, *words: str, host: str = "") -> str:
         """

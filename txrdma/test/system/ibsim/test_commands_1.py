@@ -15,7 +15,6 @@ import json
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 from txrdma.sim.nets.fattree import fatTree
@@ -186,9 +185,6 @@ class QueryTests(CommandsTestCase):
             ("SymbolErrorCounter", "LinkDownedCounter", "PortRcvErrors", "PortXmitDiscards", "VL15Dropped"), 3
         ):
             self.fabric.console(f'PerformanceSet "c"[1] PortCounters.{name}={number}')
-        end = time.monotonic() + 60
-        while "\nVL15Dropped:.....................7" not in self.fabric.run("perfquery", self.host, "1"):
-            self.assertLess(time.monotonic(), end)
         for options in ((), ("-x",)):
             reference = self.counted(self.fabric.run("perfquery", *options, self.host, "1"))
             reported = await self.answerTo("perfquery", *options, self.host, "1")

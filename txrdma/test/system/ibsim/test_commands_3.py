@@ -55,7 +55,6 @@ class ExactErrorTests(CommandsTestCase):
             (f'"{switch}"[2]', "PortRcvSwitchRelayErrors", 5),
         ):
             self.fabric.console(f"PerformanceSet {place} PortCounters.{counter}={value}")
-        await self.waited(0.5)
         path = Path(self.mktemp()).absolute()
         path.write_text("# ours\n\nPortXmitDiscards=7\nVL15Dropped=0x2\n")
         for words in (

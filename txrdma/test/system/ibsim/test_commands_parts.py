@@ -64,7 +64,6 @@ class PartTests(CommandsTestCase):
         places = await self.places()
         for node in places:
             self.fabric.console(f'PerformanceSet "{node["description"]}"[1] PortCounters.LinkDownedCounter=7')
-        await self.waited(0.5)
         for node in places:
             route = node["route"].removeprefix("DR ")
             isSwitch = node["type"] == "SWITCH"

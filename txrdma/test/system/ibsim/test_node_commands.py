@@ -157,7 +157,6 @@ class CounterTests(CommandsTestCase):
         host = next(str(node["lid"]) for node in nodes if node["numPorts"] == 1)
         self.fabric.console('PerformanceSet "left"[2] PortCounters.SymbolErrorCounter=7')
         self.fabric.console('PerformanceSet "left"[3] PortCounters.SymbolErrorCounter=5')
-        await self.waited(0.5)
         for words in (("-a", "-l", switch), ("-l", switch, "2-4"), ("-a", switch), ("-a", host)):
             reference = re.findall(
                 r"^PortSelect:\.+(\d+)$", self.reference("perfquery", *words), re.MULTILINE

@@ -176,9 +176,6 @@ class CountedAnswersTests(ManagedTestCase):
                 self.ours.setCounters(
                     name, number, **{OURS.get(counter, counter[0].lower() + counter[1:]): value}
                 )
-        last = pma.PortCounters(portSelect=places[-1].entry or 1)
-        while not (await self.theirAgent.PerformanceGet(last, gmp(places[-1].info.lid))).vl15Dropped:
-            pass
         await self.compare(self.settingQuestions(places), COUNTED)
 
 
