@@ -16,8 +16,10 @@ from contextlib import redirect_stdout
 from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
-from typing import Final
+from types import SimpleNamespace
+from typing import Any, Final
 
+from twisted.internet.task import Clock
 from twisted.python.reflect import namedAny
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
@@ -340,6 +342,25 @@ class SoakTests(SynchronousTestCase):
             self.assertEqual(
                 lines[-2], "soak: findings to be fixed, although they do not fail this run: false"
             )
+
+    def test_busy(self) -> None:
+        """If activities take longer than recorded, the last ones are not begun."""
+        soak, clock = tool(self, "soak"), Clock()
+
+        def run(activity: Any, seconds: float, environment: object) -> int:
+            clock.advance(2 * seconds)
+            return 0
+
+        self.patch(soak, "_FOLDER", Path(self.mktemp()))
+        self.patch(soak, "activities", lambda: iter(soak.Activity(each, (), 20.0) for each in "abc"))
+        self.patch(soak, "run", run)
+        self.patch(soak, "time", SimpleNamespace(monotonic=clock.seconds))
+        self.patch(signal, "signal", lambda *_: None)
+        with redirect_stdout(StringIO()) as output:
+            self.assertEqual(soak.main(["--minutes", "1"]), 0)
+        last, counts = output.getvalue().splitlines()[-2:]
+        self.assertRegex(last, r"^soak: [abc] is not begun: there is too little time left$")
+        self.assertEqual(counts, "soak: 2 passed, 0 failed, 1 skipped")
 
 
 class MakefileTests(SynchronousTestCase):
