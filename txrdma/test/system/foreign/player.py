@@ -115,9 +115,11 @@ def main(arguments: list[str]) -> int:
 
     _count(Fresh.connected)
     if options["over"] == "smc":
-        from txrdma.test.system.foreign import everywhere  # after the reactor was installed
+        from txrdma.smc.signalling import localclient  # after the reactor was installed
+        from txrdma.test.system.foreign import everywhere
 
         everywhere.install()
+        localclient.ANSWER_SECONDS = 60.0  # type: ignore[misc]  # a listener may wait long for a processor
     results = Path(options["results"]).absolute()
     runner = TrialRunner(Fresh, tracebackFormat="default", workingDirectory=f"{results}.trial")
     begun = monotonic()

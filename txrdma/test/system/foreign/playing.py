@@ -23,7 +23,7 @@ from txrdma.test.support.processes import CHECKOUT
 from txrdma.testing.streams.certificate import makeCertificate
 from txrdma.testing.streams.provider import Provider
 
-PATIENCE_SECONDS: Final = 60.0
+PATIENCE_SECONDS: Final = 120.0
 _addresses: Iterator[int] = count(1)
 _ERRORS: Final = re.compile(r"^\s*Traceback|Warning:", re.MULTILINE)
 
