@@ -107,6 +107,8 @@ ADVICE: Final[dict[str, Advice]] = {
     # sweeps
     "unreachable": Advice(_WARNING, "See whether the node behind this port hangs, or is losing datagrams."),
     "refused": Advice(_INFO, "See whether the node's M_Key is known here, and whether its firmware is old."),
+    "unprocessed": Advice(_WARNING,
+        "This is a defect of txrdma: report it, with the traceback in the log and a snapshot of the fabric."),
     "contradiction": Advice(_INFO,
         "Sweep again: the fabric changed during the sweep, or a node sends wrong data."),
     "incomplete": Advice(_INFO, "Sweep again: a part of the fabric was not seen."),

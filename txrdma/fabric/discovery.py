@@ -1,7 +1,8 @@
 """
 Sweep of a fabric by directed routes, with many SMPs outstanding at a time.
 
-An error of a node becomes a L{Problem <txrdma.fabric.model.Problem>} of the fabric; the sweep continues.
+An error of a node becomes a L{Problem <txrdma.fabric.model.Problem>} of the fabric, also an exception that is
+raised while its answer is processed; the sweep continues.
 
 Theory of operation. A NodeInfo at the end of a route shows which node is there, and the number of the port by
 which the route enters it: that is the link to the port before. A node that is not known is added, and its
@@ -36,6 +37,7 @@ from txrdma.fabric.sweepbounds import Bounds, LEFT_OUT, MOST_HOPS, MOST_NODES, M
 from txrdma.iba.path import IBDRPath, IBPath
 from txrdma.iba.types import GUID
 from txrdma.iba.verbs import PhysicalState
+from txrdma.kit.logs import errorText
 from txrdma.kit.rawfields import peek, span
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.core.answers import rawKind
@@ -149,7 +151,7 @@ class _Question(Call):
             try:
                 self.then(answer, self.path, self.about)
             except Exception as error:
-                sweep._broken(error)
+                sweep._notProcessed(error, self)
         sweep._ended(self)
 
     def failed(self, error: BaseException) -> None:
@@ -196,6 +198,7 @@ class Sweep:
         self.asked = self.answered = self.farther = 0
         self.bounds = Bounds(mostNodes)
         self._failures = 0
+        self._isExceptionLogged = False
         self.progress = progress
         self._agent = agent
         self.window = float(maxOutstanding)
@@ -258,7 +261,11 @@ class Sweep:
     def _send(self, question: _Question) -> None:
         self.asked += 1
         self._open[question] = None
-        self._agent.issue(question, question.path)
+        try:
+            self._agent.issue(question, question.path)
+        except Exception as error:
+            del self._open[question]
+            self._broken(error)
 
     def _ended(self, question: _Question) -> None:
         """Send what the end of a Get makes room for; when nothing is outstanding, complete the sweep."""
@@ -302,8 +309,19 @@ class Sweep:
             _log.failure("showing the progress of a sweep failed; it is not shown any more")
             self.progress = None
 
+    def _notProcessed(self, error: Exception, question: _Question) -> None:
+        """Report an answer whose processing has raised; fail the sweep if it found no node before."""
+        if not self.fabric.nodes:
+            self._broken(error)
+            return
+        if not self._isExceptionLogged:
+            self._isExceptionLogged = True
+            _log.failure("the answer at {route} could not be processed", route=question.path)
+        what = question.kind.__name__.lstrip("_")
+        self._problem("unprocessed", question.path, f"{what}: {type(error).__name__}: {errorText(error)}")
+
     def _broken(self, error: BaseException) -> None:
-        """Fail the sweep with an error that the fabric did not cause, such as an exception in a callback."""
+        """Fail the sweep with an error that no other node caused, such as the loss of the port."""
         done, self._done = self._done, None
         self._stop()
         if done is not None:

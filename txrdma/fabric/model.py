@@ -366,8 +366,8 @@ class Problem:
     """
     Error or contradiction that a sweep encountered at one point of the fabric.
 
-    @ivar kind: C{unreachable}, C{refused}, C{duplicate-guid}, C{duplicate-lid}, C{contradiction},
-        C{incomplete}, C{interrupted}, C{left-out}.
+    @ivar kind: C{unreachable}, C{refused}, C{unprocessed}, C{duplicate-guid}, C{duplicate-lid},
+        C{contradiction}, C{incomplete}, C{interrupted}, C{left-out}.
     @ivar where: a directed route, a LID, or another description of the location.
     """
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import patch
 
 from twisted.internet.defer import CancelledError, Deferred
 
@@ -12,7 +13,7 @@ from txrdma.error import DeviceUnavailable
 from txrdma.fabric.discovery import MAX_PER_NODE, Sweep
 from txrdma.fabric.health import belowBest, findings
 from txrdma.fabric.lidsweep import LIDSweep
-from txrdma.fabric.model import described, Fabric
+from txrdma.fabric.model import described, Fabric, nodeGUIDIn
 from txrdma.fabric.sasweep import SASweep
 from txrdma.fabric.snapshots import dump, load
 from txrdma.iba.path import IBPath
@@ -266,15 +267,50 @@ class CallbackTests(FaultTestCase):
         self.assertEqual(names(fabric), names(self.swept()))
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
 
-    def test_sweep(self) -> None:
+    def test_oneNode(self) -> None:
+        """An exception in the processing of a node's answer affects what only this node leads to."""
+        sweep = Sweep(self.agent)
+        add = sweep.fabric.add
+
+        def failing(content: bytes, route: Any) -> Any:
+            if nodeGUIDIn(content) == self.fabric.node("right").guid.raw:
+                raise ZeroDivisionError("a bug")
+            return add(content, route)
+
+        self.patch(sweep.fabric, "add", failing)
+        fabric = self.answerTo(sweep.run())
+        self.assertEqual(sorted(names(fabric)), ["a", "b", "left"])
+        [problem] = {(one.kind, one.text) for one in fabric.problems}
+        self.assertEqual(problem, ("unprocessed", "NodeInfo: ZeroDivisionError: a bug"))
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+        self.assertIn(" 0 outstanding", repr(self.agent))
+
+    def test_firstNode(self) -> None:
+        """A sweep without any node fails with the exception."""
         sweep = Sweep(self.agent)
 
         def failing(*arguments: object) -> None:
             raise ZeroDivisionError("a bug")
 
-        self.patch(sweep.fabric, "link", failing)
+        self.patch(sweep.fabric, "add", failing)
         self.refused(sweep.run(), ZeroDivisionError)
         self.assertIn(" 0 outstanding", repr(self.agent))
+
+    def test_agent(self) -> None:
+        """A sweep whose agent raises fails at once, at any Get."""
+        for number in (1, 2, 5):
+            issue, calls = self.agent.issue, 0
+
+            def failing(*arguments: Any, number: int = number, issue: Any = issue) -> None:
+                nonlocal calls
+                calls += 1
+                if calls == number:
+                    raise ZeroDivisionError("a bug")
+                issue(*arguments)
+
+            with patch.object(self.agent, "issue", failing):
+                self.refused(Sweep(self.agent).run(), ZeroDivisionError)
+            self.assertIn(" 0 outstanding", repr(self.agent))
 
 
 class DyingTests(FaultTestCase):
