@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
+import pkgutil
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from inspect import isfunction
+from importlib import import_module
+from inspect import isclass, isfunction
 from types import ModuleType
 from typing import Any
 
+from txrdma.kit.wire import Layout
+
 Function = tuple[Any, str]
 """A class or module, and the name of one of its functions."""
+
+
+def ownersIn(*packages: ModuleType) -> Iterator[Any]:
+    """Find the modules of packages, and their classes."""
+    for package in packages:
+        for found in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+            module: ModuleType = import_module(found.name)
+            yield module
+            for each in vars(module).values():
+                isOwn = isclass(each) and each.__module__ == found.name
+                isOther = isOwn and issubclass(each, (BaseException, Layout))  # layouts replace their methods
+                if isOwn and not isOther and not getattr(each, "_is_protocol", False):
+                    yield each
 
 
 def functionsOf(owner: Any, trivial: Iterable[str] = ()) -> Iterator[str]:
@@ -32,7 +49,7 @@ class Interruptions:
     """
     Counts the calls of functions, and lets one call of one function raise C{ZeroDivisionError}.
 
-    @ivar counts: number of calls of each function since L{begin}.
+    @ivar counts: number of calls since L{begin}, of the selected function, or of each one.
     @ivar hasRaised: whether the selected call has raised; C{owner}: the class or module of its function.
     """
 
@@ -68,7 +85,7 @@ class Interruptions:
         usual, function = getattr(owner, name), (owner, name)
 
         def replacement(*arguments: Any, **named: Any) -> Any:
-            if self._isAffected(*arguments):
+            if self._function in (None, function) and self._isAffected(*arguments):
                 self.counts[function] += 1
                 if function == self._function and self.counts[function] == self._number:
                     self.hasRaised = True

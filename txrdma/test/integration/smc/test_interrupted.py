@@ -5,12 +5,8 @@ delivered, another connection of the same link group is not affected, and nothin
 
 from __future__ import annotations
 
-import pkgutil
-from collections.abc import Callable, Iterator
-from importlib import import_module
-from inspect import isclass
+from collections.abc import Callable
 from random import Random
-from types import ModuleType
 from typing import Any, cast
 from unittest import mock
 
@@ -18,7 +14,6 @@ from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectionDone
 from twisted.internet.protocol import connectionDone, Protocol
 from twisted.internet.task import Clock
-from twisted.internet.tcp import Connection
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -49,8 +44,9 @@ from txrdma.smc.handshake.proposing import ClientNegotiation
 from txrdma.smc.terms.options import Options
 from txrdma.soft.device import SoftDevice
 from txrdma.soft.shared.sharedqueuepair import SharingReactor
-from txrdma.test.support.interruptions import Interruptions
-from txrdma.testing.smc.hosts import connectedSockets, Host, MemorySocket, MemoryTCP, PollingHost, World
+from txrdma.test.support.interruptedworld import InterruptedWorld
+from txrdma.test.support.interruptions import Interruptions, ownersIn
+from txrdma.testing.smc.hosts import connectedSockets, Host, MemorySocket, MemoryTCP, PollingHost
 from txrdma.testing.smc.neighbours import SleepyHost, ticking
 
 PACKAGES = txrdma.smc.flow, txrdma.smc.group, txrdma.smc.handshake, txrdma.smc.stream, txrdma.streams
@@ -102,18 +98,6 @@ SECONDS = 100.0
 """Time in which a connection ends whose peer does not answer."""
 
 
-def owners() -> Iterator[Any]:
-    """Find the modules that a connection consists of, and their classes."""
-    for package in PACKAGES:
-        for found in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
-            module: ModuleType = import_module(found.name)
-            yield module
-            for each in vars(module).values():
-                isOwn = isclass(each) and each.__module__ == found.name
-                if isOwn and not (issubclass(each, BaseException) or getattr(each, "_is_protocol", False)):
-                    yield each
-
-
 class Peer(Protocol):
     """One end: answers everything, or writes and closes when its bytes have come back."""
 
@@ -150,42 +134,6 @@ class Peer(Protocol):
         self.lost.append(reason)
 
 
-class ReactorWorld(World):
-    """
-    A world whose reactors handle exceptions as Twisted's do.
-
-    @ivar escaped: exceptions that reactors have logged; C{wrong}: readers that they have removed.
-    """
-
-    def __init__(self, seed: int) -> None:
-        super().__init__(seed)
-        self.escaped: list[Failure] = []
-        self.wrong: list[str] = []
-
-    def turn(self) -> bool:
-        try:
-            return super().turn()
-        except ZeroDivisionError as error:
-            self.escaped.append(Failure())
-            found = error.__traceback__
-            while found is not None:
-                code, reader = found.tb_frame.f_code, found.tb_frame.f_locals.get("self")
-                if code.co_name in ("doRead", "doWrite"):
-                    self._drop(reader)
-                    break
-                found = found.tb_next
-            return True
-
-    def _drop(self, reader: Any) -> None:
-        """Remove a reader that has raised."""
-        if not isinstance(reader, Connection):
-            self.wrong.append(f"the reactor has removed {reader!r}")
-            return
-        reader.reactor.removeReader(reader)
-        reader.reactor.removeWriter(reader)
-        reader.connectionLost(self.escaped[-1])
-
-
 class InterruptionTests(SynchronousTestCase):
     """Two connections between the same hosts, of which a function raises once for one of them."""
 
@@ -198,7 +146,7 @@ class InterruptionTests(SynchronousTestCase):
         self.data = DATA
         self.isArmed = False
         self.others: list[object] = []
-        self.calls = Interruptions(self.patch, owners(), self.isAffected, TRIVIAL)
+        self.calls = Interruptions(self.patch, ownersIn(*PACKAGES), self.isAffected, TRIVIAL)
         waiting = Clock()
         patched = mock.patch.multiple(groupsModule, monotonic=waiting.seconds, sleep=waiting.advance)
         patched.start()
@@ -211,7 +159,7 @@ class InterruptionTests(SynchronousTestCase):
     def begin(self) -> None:
         """Open the devices of two new hosts."""
         self.number, self.wrong = 50_000, list[str]()
-        self.world = world = ReactorWorld(1)
+        self.world = world = InterruptedWorld(1)
         self.hosts = [self.host(address) for address in ("198.51.100.1", "198.51.100.2")]
         self.uses = [reactorUse(host).hold() for host in self.hosts]
         for host in self.hosts:
@@ -224,16 +172,11 @@ class InterruptionTests(SynchronousTestCase):
 
     def until(self, condition: Callable[[], Any], what: str, seconds: float = SECONDS) -> None:
         """Run the hosts until a condition is true."""
-        end = self.world.clock.seconds() + seconds
-        self.world.clock.callLater(seconds, lambda: None)
-        while not condition():
-            if not self.world.turn() or self.world.clock.seconds() > end:
-                self.wrong.append(what)
-                return
+        if not self.world.until(condition, seconds):
+            self.wrong.append(what)
 
     def pause(self, seconds: float) -> None:
-        end = self.world.clock.seconds() + seconds
-        self.until(lambda: self.world.clock.seconds() >= end, "the time does not pass", seconds + 1)
+        self.until(self.world.elapsed(seconds), "the time does not pass", seconds + 1)
 
     def connect(self, client: Peer, server: Peer, isVictim: bool = False) -> tuple[list[Any], MemorySocket]:
         """Begin a connection; return where its outcome is appended, and the socket of the server."""
