@@ -206,9 +206,6 @@ class CompletionReader:
         if not self._sources.isRunning:
             return
         self._sources.isRunning = False
-        self._countPoller(False)
-        if _budget.lastReader is self:
-            _budget.lastReader = None
         self._reactor.removeReader(self)
         self._channel.callForLocal(None)
         if self._polling is not None:
@@ -216,6 +213,9 @@ class CompletionReader:
         self._isContinuing = False
         self._nextCalls.discard(self._readDelayed)
         self._delayCall()
+        self._countPoller(False)
+        if _budget.lastReader is self:
+            _budget.lastReader = None
 
     def callNext(self, call: Callable[[], object]) -> None:
         """
