@@ -14,6 +14,8 @@ from typing import Final
 
 from zope.interface import implementer
 
+from twisted.logger import Logger
+
 from txrdma.error import InvalidRequest, ResourceExhausted
 from txrdma.iba.types import QPN
 from txrdma.iba.verbs import AsyncEventKind, Completion
@@ -22,6 +24,8 @@ from txrdma.kit.logs import advised
 from txrdma.soft.core.doorbellpage import DoorbellPage
 from txrdma.soft.core.route import Route
 from txrdma.unix.sharing import whyNoSharedMemory
+
+_log = Logger()
 
 _SWEEP: Final = 512
 """
@@ -175,14 +179,20 @@ class _Polled:
     """
     A route that its queue polls.
 
-    @ivar arm: arms the route as its queues are armed.
+    @ivar arm: arms the route as its queues are armed; C{raised} logs an exception, and fails the queue pair.
     @ivar activity: the route's C{activity} at the last sweep.
     """
 
-    __slots__ = ("_queue", "activity", "arm", "poll", "route")
+    __slots__ = ("_queue", "activity", "arm", "poll", "raised", "route")
 
-    def __init__(self, queue: SoftCompletionQueue, route: Route, arm: Callable[[], None]) -> None:
-        self._queue, self.route, self.arm = queue, route, arm
+    def __init__(
+        self,
+        queue: SoftCompletionQueue,
+        route: Route,
+        arm: Callable[[], None],
+        raised: Callable[[], None],
+    ) -> None:
+        self._queue, self.route, self.arm, self.raised = queue, route, arm, raised
         self.poll = route.poll
         self.activity = -1
 
@@ -190,7 +200,10 @@ class _Polled:
         """Poll a dormant route again from now on, once at once, and arm it if the queue is armed."""
         if self._queue.rouse(self.route):
             self.arm()
-            self.poll()
+            try:
+                self.poll()
+            except Exception:
+                self.raised()
 
 
 @implementer(ICompletionQueue)
@@ -261,6 +274,8 @@ class SoftCompletionQueue:
             try:
                 for poll in self._polls:
                     poll()
+            except Exception:
+                self._isolate(poll)
             finally:
                 self._polling = False
         completions = self._completions
@@ -326,10 +341,14 @@ class SoftCompletionQueue:
     def leave(self, failed: _Failed) -> None:
         self._members.pop(failed, None)
 
-    def attach(self, route: Route, armRoute: Callable[[], None]) -> None:
-        """Poll a route; C{armRoute} arms it like the queues of its queue pair."""
+    def attach(self, route: Route, armRoute: Callable[[], None], raised: Callable[[], None]) -> None:
+        """
+        Poll a route; C{armRoute} arms it like the queues of its queue pair.
+
+        @param raised: called while an exception of the route is handled; fails its queue pair.
+        """
         if route not in self._awake and route not in self._dormant:
-            self._awake[route] = _Polled(self, route, armRoute)
+            self._awake[route] = _Polled(self, route, armRoute, raised)
             self._listRoutes()
 
     def detach(self, route: Route) -> None:
@@ -367,6 +386,20 @@ class SoftCompletionQueue:
         for armRoute in self._arms:
             armRoute()
 
+    def _isolate(self, failed: Callable[[], None]) -> None:
+        """Fail only the queue pair of the route whose poll has raised an exception, and poll the others."""
+        routes = tuple(self._awake.values())
+        if not any(polled.poll is failed for polled in routes):
+            _log.failure("Unexpected error while {queue!r} was polled", queue=self)
+        for polled in routes:
+            if polled.poll is failed:
+                polled.raised()
+            else:
+                try:
+                    polled.poll()
+                except Exception:
+                    polled.raised()
+
     # Dormant routes.
 
     def _pollDormant(self) -> None:
@@ -384,17 +417,20 @@ class SoftCompletionQueue:
         for route, polled in tuple(self._awake.items()):
             if not route.doorbell:
                 continue
-            before, polled.activity = polled.activity, route.activity()
-            if polled.activity < 0 or polled.activity != before:
-                continue
-            route.arm(False, True, False)
-            if route.activity() != before:  # something has come before that, and did not ring
-                polled.arm()
-                continue
-            self._dormant[route] = self._awake.pop(route)
-            wake = polled.wake
-            route.setDormant(wake)
-            page.sleep(route.doorbell, wake)
+            try:
+                before, polled.activity = polled.activity, route.activity()
+                if polled.activity < 0 or polled.activity != before:
+                    continue
+                route.arm(False, True, False)
+                if route.activity() != before:  # something has come before that, and did not ring
+                    polled.arm()
+                    continue
+                wake = polled.wake
+                route.setDormant(wake)
+                page.sleep(route.doorbell, wake)
+                self._dormant[route] = self._awake.pop(route)
+            except Exception:
+                polled.raised()
         self._listRoutes()
 
     def rouse(self, route: Route) -> bool:
@@ -418,13 +454,18 @@ class SoftCompletionQueue:
             return
         if not self._polls:
             return
-        for poll in self._polls:
-            poll()
-        if self.armed and not self._completions:
-            self._armRoutes()
+        try:
             for poll in self._polls:
                 poll()
-        if self.armed and self._completions:
+            if self.armed and not self._completions:
+                self._armRoutes()
+                for poll in self._polls:
+                    poll()
+            hasFound = bool(self._completions)
+        except Exception:
+            self._isolate(poll)
+            hasFound = True  # perhaps: the reader arms again
+        if self.armed and hasFound:
             self.armed = _UNARMED
             self.channel._raise(self)
 

@@ -117,18 +117,19 @@ class Region:
     def close(self) -> None:
         if not self.valid:
             return
-        self.valid = False
         self._table._forget(self)
-        view, self.view = self.view, memoryview(b"")  # a new one, since a program may release it
-        releaseView(view)
-        if self._mapping is None:
-            return
-        if self.descriptor is not None:
-            self._mapping[self.validOffset : self.validOffset + 8] = bytes(8)
-            os.close(self.descriptor)
-            self.descriptor = None
-        closeMapping(self._mapping)
-        self._mapping = None
+        self.valid = False
+        mapping, self._mapping = self._mapping, None
+        try:
+            view, self.view = self.view, memoryview(b"")  # a new one, since a program may release it
+            releaseView(view)
+        finally:
+            if self.descriptor is not None and mapping is not None:
+                mapping[self.validOffset : self.validOffset + 8] = bytes(8)
+                os.close(self.descriptor)
+                self.descriptor = None
+            if mapping is not None:
+                closeMapping(mapping)
 
 
 class KeyTable:
@@ -212,6 +213,7 @@ class KeyTable:
         if length < 1:
             raise InvalidRequest(f"a memory region has at least one byte, not {length}")
         self._admit(access)
+        key, address = self._newKey(), self._place(length)
         validOffset = -(-length // PAGE) * PAGE
         descriptor: int | None = None
         try:
@@ -223,7 +225,6 @@ class KeyTable:
             raise ResourceExhausted(f"no memory region of {length} bytes: {advised(error)}") from error
         mapping[validOffset : validOffset + 8] = _VALID
         view = memoryview(mapping)[:length]
-        key, address = self._newKey(), self._place(length)
         return self._add(Region(self, domain, view, access, key, address, mapping, descriptor, validOffset))
 
     def _admit(self, access: Access) -> None:
@@ -250,7 +251,7 @@ class KeyTable:
         return region
 
     def _forget(self, region: Region) -> None:
-        del self._regions[region.rkey]
+        self._regions.pop(region.rkey, None)
         self._old.add(region.rkey)
 
     @staticmethod

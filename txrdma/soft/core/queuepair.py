@@ -15,10 +15,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence, Sized
+from contextlib import ExitStack
 from itertools import islice
 from typing import cast, Final, Protocol
 
 from zope.interface import implementer
+
+from twisted.logger import Logger
 
 from txrdma.error import InvalidRequest, QueueFull
 from txrdma.iba.types import GID, QPN
@@ -54,6 +57,8 @@ from txrdma.soft.core.pieces import copied, inlineLength
 from txrdma.soft.core.route import Route
 from txrdma.soft.core.sharedreceives import SoftSharedReceiveQueue
 from txrdma.soft.core.transitions import checkMigration, transition
+
+_log = Logger()
 
 _RESET, _INIT, _RTR, _RTS, _SQD, _SQE, _ERR = QPState
 _NO_ATTRIBUTES: Final = QPAttributes()
@@ -132,10 +137,13 @@ class SoftQueuePair:
         self._maxSegments = capacity.maxSendSegments
         self._maxInline = capacity.maxInline
         self._checkQueues()
-        send.join(self.failed)
-        receive.join(self.failed)
-        if shared is not None:
-            shared.join(self.failed, self.sharedPosted)
+        with ExitStack() as undo:
+            undo.callback(self._leaveQueues)
+            send.join(self.failed)
+            receive.join(self.failed)
+            if shared is not None:
+                shared.join(self.failed, self.sharedPosted)
+            undo.pop_all()
 
     def __repr__(self) -> str:
         return f"<SoftQueuePair {self.kind.name} {self.number:#08x} {self.state.name} {self.route}>"
@@ -327,13 +335,18 @@ class SoftQueuePair:
     def close(self) -> None:
         if self._closed:
             return
-        self._reset()
-        self._closed = True
+        try:
+            self._reset()
+            self._closed = True  # if that has raised, another call closes the route
+        finally:
+            self._leaveQueues()
+            self._host.forget(self)
+
+    def _leaveQueues(self) -> None:
         self.sendQueue.leave(self.failed)
         self.receiveQueue.leave(self.failed)
         if self.shared is not None:
             self.shared.leave(self.failed)
-        self._host.forget(self)
 
     def _changed(self, requested: QPAttributes, target: QPState) -> QPAttributes:
         """Return all attributes after C{modify}."""
@@ -426,8 +439,8 @@ class SoftQueuePair:
 
     def _attach(self, route: Route) -> None:
         if route.polled:
-            self.sendQueue.attach(route, self.armRoute)
-            self.receiveQueue.attach(route, self.armRoute)
+            self.sendQueue.attach(route, self.armRoute, self.raised)
+            self.receiveQueue.attach(route, self.armRoute, self.raised)
             if self.sendQueue.armed or self.receiveQueue.armed:
                 self.armRoute()
         direct = self._direct
@@ -440,22 +453,26 @@ class SoftQueuePair:
 
     def _reset(self) -> None:
         """Drop the route and all requests, without completions, and enter RESET."""
-        route, self._route = self._route, None
+        route = self._route
         self.state = _RESET
         self.attributes = _NO_ATTRIBUTES
-        if route is not None:
-            route.close()
-            self.sendQueue.detach(route)
-            self.receiveQueue.detach(route)
-        if self._direct is not None:
-            self._direct.clear()
-        if self.shared is None:
-            self.receives.clear()
-        self._held.clear()
-        self.free = self.capacity.maxSend
-        self._drainReported = False
-        self.sendQueue.purge(self.number)
-        self.receiveQueue.purge(self.number)
+        try:
+            if route is not None:
+                route.close()
+            self._route = None
+        finally:
+            if route is not None:
+                self.sendQueue.detach(route)
+                self.receiveQueue.detach(route)
+            if self._direct is not None:
+                self._direct.clear()
+            if self.shared is None:
+                self.receives.clear()
+            self._held.clear()
+            self.free = self.capacity.maxSend
+            self._drainReported = False
+            self.sendQueue.purge(self.number)
+            self.receiveQueue.purge(self.number)
 
     def _release(self, before: QPAttributes) -> None:
         """Send requests that were posted in SQD. If they can't be posted, the queue pair stays in SQD."""
@@ -474,9 +491,15 @@ class SoftQueuePair:
 
     def routeOpened(self, route: Route) -> None:
         """Replace the route by another one, which it has opened for the first request."""
-        self._route = route
-        self._attach(route)
-        route.attributesChanged()
+        before, self._route = self._route, route
+        try:
+            self._attach(route)
+            route.attributesChanged()
+        except BaseException:
+            self._route = before
+            self.sendQueue.detach(route)
+            self.receiveQueue.detach(route)
+            raise
 
     def retired(self, count: int) -> None:
         """
@@ -495,17 +518,27 @@ class SoftQueuePair:
         self.state = _ERR
         if event is not None:
             self._host.notify(AsyncEvent(event, queuePair=self))
-        left = [] if self._route is None else self._route.flush()
-        for identifier, opcode in left:
-            self._flushed(identifier, opcode)
-        held, self._held = self._held, []
-        for request in held:
-            self._flushed(request.identifier, COMPLETION_OF[request.operation])
-        self.free = self.capacity.maxSend
-        if self.shared is None:
-            self._flushReceives()
-        else:
-            self._host.notify(AsyncEvent(AsyncEventKind.QP_LAST_WQE_REACHED, queuePair=self))
+        try:
+            left = [] if self._route is None else self._route.flush()
+            for identifier, opcode in left:
+                self._flushed(identifier, opcode)
+        finally:
+            held, self._held = self._held, []
+            for request in held:
+                self._flushed(request.identifier, COMPLETION_OF[request.operation])
+            self.free = self.capacity.maxSend
+            if self.shared is None:
+                self._flushReceives()
+            else:
+                self._host.notify(AsyncEvent(AsyncEventKind.QP_LAST_WQE_REACHED, queuePair=self))
+
+    def raised(self) -> None:
+        """Log the current exception, and fail this queue pair only."""
+        _log.failure("Unexpected error: {queuePair!r} of {device!r} fails", queuePair=self, device=self._host)
+        try:
+            self.failed(AsyncEventKind.QP_FATAL)
+        except Exception:
+            _log.failure("Unexpected error while {queuePair!r} was failed", queuePair=self)
 
     def raiseEvent(self, event: AsyncEventKind) -> None:
         """Raise an asynchronous event that does not end the queue pair."""
@@ -546,10 +579,13 @@ class SoftQueuePair:
             self._route.receivesPosted()
 
     def armRoute(self) -> None:
-        """Arm the route as the completion queues are armed."""
+        """Arm the route as the completion queues are armed; if that raises, this queue pair fails."""
         if self._route is not None:
             receives = self.receiveQueue.armed
-            self._route.arm(self.sendQueue.armed == 2, receives != 0, receives == 1)
+            try:
+                self._route.arm(self.sendQueue.armed == 2, receives != 0, receives == 1)
+            except Exception:
+                self.raised()
 
     def _datagramCompleted(self, completion: Completion) -> None:
         """Like C{sendCompleted}, but a failed datagram ends sending only, not receiving (IBA 10.3.1.6)."""

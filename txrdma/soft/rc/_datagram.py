@@ -296,30 +296,34 @@ class Datagrams:
             return datagrams
         waiting, events, mtu, number = self._posted, self._events, self._mtu, self._number
         taken = 0
-        while waiting and not self._stopped:
-            posted = waiting.popleft()
-            taken += 1
-            try:
-                payload = self._payload(posted)
-            except ProtectionError:
-                self._failed(posted, Status.LOC_PROT_ERR)
-                break
-            length = len(posted.head) + len(payload)
-            if length > mtu:
-                self._failed(posted, Status.LOC_LEN_ERR)
-                break
-            extension = _DETH.pack(posted.qkey, number)
-            opcode = _SEND_ONLY
-            if posted.immediate is not None:
-                extension += WORD.pack(posted.immediate & 0xFFFFFFFF)
-                opcode = _SEND_ONLY_WITH_IMMEDIATE
-            if posted.head:
-                extension += posted.head
-            packet = Outgoing(opcode, self._psn, 1, extension, payload, mtu, False, posted.solicited)
-            datagrams.append(Datagram(posted.address, posted.destination, packet))
-            self._psn = self._psn + 1 & PSN_MASK
-            if posted.signaled:
-                events.append(self._completion(posted, Status.SUCCESS, length))
+        try:
+            while waiting and not self._stopped:
+                posted = waiting.popleft()
+                taken += 1
+                try:
+                    payload = self._payload(posted)
+                except ProtectionError:
+                    self._failed(posted, Status.LOC_PROT_ERR)
+                    break
+                length = len(posted.head) + len(payload)
+                if length > mtu:
+                    self._failed(posted, Status.LOC_LEN_ERR)
+                    break
+                extension = _DETH.pack(posted.qkey, number)
+                opcode = _SEND_ONLY
+                if posted.immediate is not None:
+                    extension += WORD.pack(posted.immediate & 0xFFFFFFFF)
+                    opcode = _SEND_ONLY_WITH_IMMEDIATE
+                if posted.head:
+                    extension += posted.head
+                packet = Outgoing(opcode, self._psn, 1, extension, payload, mtu, False, posted.solicited)
+                datagrams.append(Datagram(posted.address, posted.destination, packet))
+                self._psn = self._psn + 1 & PSN_MASK
+                if posted.signaled:
+                    events.append(self._completion(posted, Status.SUCCESS, length))
+        except Exception:
+            waiting.appendleft(posted)  # to be flushed
+            raise
         if taken:
             events.append(Retired(taken))
         return datagrams
@@ -353,10 +357,10 @@ class Datagrams:
 
     def _failed(self, posted: _Posted, status: Status) -> None:
         """Complete a failed datagram, and flush later ones (IBA 10.3.1.6)."""
-        self._events.append(self._completion(posted, status))
+        events: list[Event] = [self._completion(posted, status)]
         for other in self._posted:
-            self._events.append(self._completion(other, Status.WR_FLUSH_ERR))
-            self._events.append(Retired(1))
+            events += (self._completion(other, Status.WR_FLUSH_ERR), Retired(1))
+        self._events += events
         self._posted.clear()
 
     def _take(self, run: Incoming, start: int, header: bytes) -> bool:

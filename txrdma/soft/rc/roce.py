@@ -523,21 +523,24 @@ class RoCEPort(RoutePort):
         """Check received datagrams, and dispatch them to their routes."""
         if not self.isEnabled:
             return
-        peer = self._peers.get(source) or self._peer(source)
-        peer.hasSent(codepoint)
-        if self._capture is not None:
-            self._record(self._capture, data, segment, peer, False)
-        now = self.seconds()
-        self._inTurn = True
-        self.counters.reads += 1
-        size = len(data)
-        if size <= segment and self._carrier.merges and size >= FRAME and not size & 3:
-            if crc32(data, peer.taking[size]) == RESIDUE:  # fast path: a single datagram
-                (head,) = _HEAD.unpack_from(data)
-                self._dispatch(head, data, size, 1, peer, now)
-                return
-        if segment >= size or not self._several(peer, data, segment, now):
-            self._single(peer, data, segment, peer.guess if segment >= size else 0, now)
+        try:
+            peer = self._peers.get(source) or self._peer(source)
+            peer.hasSent(codepoint)
+            if self._capture is not None:
+                self._record(self._capture, data, segment, peer, False)
+            now = self.seconds()
+            self._inTurn = True
+            self.counters.reads += 1
+            size = len(data)
+            if size <= segment and self._carrier.merges and size >= FRAME and not size & 3:
+                if crc32(data, peer.taking[size]) == RESIDUE:  # fast path: a single datagram
+                    (head,) = _HEAD.unpack_from(data)
+                    self._dispatch(head, data, size, 1, peer, now)
+                    return
+            if segment >= size or not self._several(peer, data, segment, now):
+                self._single(peer, data, segment, peer.guess if segment >= size else 0, now)
+        except Exception:
+            _log.failure("Unexpected error: packets of RoCE to {port!r} are lost", port=self)
 
     def localPeerAt(self, source: tuple[str, int]) -> UDPPeer | None:
         """Return the peer on this host that sent packets through shared memory; None if they are dropped."""

@@ -43,27 +43,20 @@ _LAST_OF_RC: Final = 0x1F
 
 
 def _report(owner: SoftQueuePair, events: Sequence[Event]) -> None:
-    for event in events:
-        if isinstance(event, Completion):
-            owner.sendCompleted(event)
-        elif isinstance(event, Retired):
-            owner.retired(event.requests)
-        elif isinstance(event, Received):
-            owner.receiveCompleted(event.completion, event.solicited)
-        else:
-            owner.failed(event.kind)
-
-
-def _fail(route: PortRoute, owner: SoftQueuePair) -> None:
-    _log.failure(
-        "Unexpected error: a queue pair of the software RDMA device at {address} fails ({route!r})",
-        address=route.port.address,
-        route=route,
-    )
+    """Report events to the queue pair; if that raises for one, the others are reported all the same."""
     try:
-        owner.failed(AsyncEventKind.QP_FATAL)
+        for event in events:
+            if isinstance(event, Completion):
+                owner.sendCompleted(event)
+            elif isinstance(event, Retired):
+                owner.retired(event.requests)
+            elif isinstance(event, Received):
+                owner.receiveCompleted(event.completion, event.solicited)
+            else:
+                owner.failed(event.kind)
     except Exception:
-        _log.failure("Unexpected error while a queue pair was failed ({route!r})", route=route)
+        _report(owner, events[[each is event for each in events].index(True) + 1 :])
+        raise
 
 
 def _required(value: int | None) -> int:
@@ -169,9 +162,11 @@ class RoCERoute(Route):
             self.port.turn(self)
 
     def close(self) -> None:
-        self._stop()
-        for port in self._ports:
-            port.forget(self)
+        try:
+            self._stop()
+        finally:
+            for port in self._ports:
+                port.forget(self)
 
     def _stop(self) -> list[tuple[int, CompletionOpcode]]:
         self._stopped = True
@@ -181,9 +176,10 @@ class RoCERoute(Route):
 
     def _acknowledge(self) -> None:
         """Send the pending acknowledgement, unless READs are unanswered, which it would acknowledge, too."""
-        if not self.responder.pending:
-            for run in self.responder.outgoing(self.port.seconds()):
-                self.port.emitNow(self._peer, self._heading, run)
+        with _log.failuresHandled("Unexpected error: {route!r} has not sent an acknowledgement", route=self):
+            if not self.responder.pending:
+                for run in self.responder.outgoing(self.port.seconds()):
+                    self.port.emitNow(self._peer, self._heading, run)
 
     def _retryAttributes(self) -> tuple[int, int, int, int]:
         attributes = self._owner.attributes
@@ -337,7 +333,7 @@ class RoCERoute(Route):
                 self._pathFailed(requester, now)
 
     def fail(self) -> None:
-        _fail(self, self._owner)
+        self._owner.raised()
 
     def _pathFailed(self, requester: Requester, now: float) -> None:
         """Migrate after all retries on this path; give up if that is impossible."""
@@ -418,8 +414,10 @@ class DatagramRoute(Route, PortRoute):
         self.datagrams.retune(attributes.qkey or 0, attributes.sqPSN)
 
     def close(self) -> None:
-        self.datagrams.flush()
-        self.port.forget(self)
+        try:
+            self.datagrams.flush()
+        finally:
+            self.port.forget(self)
 
     def put(self, address: AddressVector, qpn: QPN, qkey: int, head: Buffer, body: Buffer) -> bool:
         port, lane = self.port, self._lane
@@ -476,4 +474,4 @@ class DatagramRoute(Route, PortRoute):
         _report(self._owner, self.datagrams.events())
 
     def fail(self) -> None:
-        _fail(self, self._owner)
+        self._owner.raised()

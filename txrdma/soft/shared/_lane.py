@@ -249,12 +249,14 @@ class Lane:
         outgoing, rings = self._outgoing, self._rings
         if outgoing.isClosed:
             return [], None
-        left = outgoing.close()
-        begun = self._incoming.close()
-        rings.close()
         services, self._services = self._services, CLOSED_SERVICES
-        outgoing.leave()
-        services.left()
+        try:
+            left = outgoing.close()
+            begun = self._incoming.close()
+            rings.close()
+            outgoing.leave()
+        finally:
+            services.left()
         return left, begun
 
     # Fast path, once per message and direction: txrdma.interfaces.IDirectLane.

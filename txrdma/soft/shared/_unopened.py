@@ -17,6 +17,7 @@ from txrdma.iba.verbs import (
     Completion,
     CompletionOpcode,
     Operation,
+    QPState,
     SendRequest,
     Status,
 )
@@ -68,10 +69,14 @@ class UnopenedLane(Route):
         @raise txrdma.error.ResourceExhausted: there is no memory for it; nothing has changed.
         """
         opened = self._make(self)
-        self.owner.routeOpened(opened.lane)
+        try:
+            self.owner.routeOpened(opened.lane)
+        except BaseException:
+            opened.lane.close()
+            raise
         waiting, self._waiting = self._waiting, ()
         if waiting:
-            opened.lane.post(waiting)
+            self._post(opened, waiting)
         if self._hasPeerLeft:
             opened.peerEnded(None)
         return opened
@@ -82,9 +87,20 @@ class UnopenedLane(Route):
                 self._complete(requests)
                 return
             if self._hasPeerLeft or self._mayOpen(self):  # without a peer, the lane fails them
-                self.open().lane.post(requests)
+                self._post(self.open(), requests)
                 return
         self._waiting = (*self._waiting, *map(copied, requests))
+
+    def _post(self, opened: SharedQueuePair, requests: Sequence[SendRequest]) -> None:
+        """Post requests to an opened lane; flush them if the queue pair has failed, but not its peer."""
+        owner = self.owner
+        if owner.state is not QPState.ERR or opened.lane.hasPeerEnded():
+            opened.lane.post(requests)
+            return
+        owner.retired(len(requests))
+        for each in requests:
+            opcode = completionOf(each)
+            owner.sendCompleted(Completion(each.identifier, Status.WR_FLUSH_ERR, opcode, owner.number))
 
     def _complete(self, requests: Sequence[SendRequest]) -> None:
         """Complete RDMA WRITEs of no bytes, which only probe whether the peer exists: it does."""

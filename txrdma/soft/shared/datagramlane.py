@@ -69,8 +69,8 @@ class DatagramLane:
             barrier()
         wake = self._rings.peerWords[WAKE]
         if wake and wake != self._rungFor:
-            self._rungFor = wake
             self._ring()
+            self._rungFor = wake
 
     # In.
 

@@ -32,7 +32,8 @@ from txrdma.soft.shared.sharedqueuepair import SharingReactor
 from txrdma.soft.shared.unixpackets import LocalRendezvous, ring
 from txrdma.unix.mapping import closeMapping
 
-_rateLimited = RateLimitedLogger(Logger())
+_log = Logger()
+_rateLimited = RateLimitedLogger(_log)
 
 RING_BYTES: Final = 1 << 22
 """Size of a ring in bytes: about 1,000 of the longest datagrams."""
@@ -243,15 +244,19 @@ class SharedDatagrams:
         found = False
         for lane in self._polledLanes if lanes is None else lanes:
             try:
-                packets = lane.take()
-            except ValueError as error:
-                self._drop(lane, str(error))
-                continue
-            if packets:
+                try:
+                    packets = lane.take()
+                except ValueError as error:
+                    self._drop(lane, str(error))
+                    continue
+                if packets:
+                    found = True
+                    if self._received is not None:
+                        self._received(lane.name, packets)
+                    lane.taken()
+            except Exception:
                 found = True
-                if self._received is not None:
-                    self._received(lane.name, packets)
-                lane.taken()
+                _log.failure("Unexpected error: datagrams of the device at {name} are lost", name=lane.name)
         if found:
             self._receivedSince = True
             self._batchEnded()
@@ -265,9 +270,9 @@ class SharedDatagrams:
             self._timer.stop()
 
     def _armLanes(self) -> None:
-        self._isArmed = True
         for datagramLink in self._datagramLinks:
             datagramLink.lane.arm()
+        self._isArmed = True
 
     def woken(self) -> None:
         """
@@ -279,11 +284,14 @@ class SharedDatagrams:
         if self._doorbell is not None:
             self._doorbell.silence()
         self._isArmed = False
-        self._pollAll()
-        if not self._receivedSince:
-            self._armLanes()
+        try:
             self._pollAll()
-        elif self._doorbell is not None:
+            if not self._receivedSince:
+                self._armLanes()
+                self._pollAll()
+        except Exception:
+            _log.failure("Unexpected error while datagrams were received")
+        if not self._isArmed and self._doorbell is not None:
             self._timer.ensure(WATCH_SECONDS, self._watched)
 
     def _pollAll(self) -> bool:
@@ -306,10 +314,10 @@ class SharedDatagrams:
         receivedSince, self._receivedSince = self._receivedSince, False
         if self._isArmed:
             return
-        if receivedSince:
-            self._timer.start(WATCH_SECONDS, self._watched)
-        else:
+        self._timer.start(WATCH_SECONDS, self._watched)  # also if arming raises
+        if not receivedSince:
             self._armLanes()
+            self._timer.stop()
             self._pollAll()
 
     def _drop(self, lane: DatagramLane, reason: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from txrdma.error import ResourceExhausted
 from txrdma.soft.shared._doorbells import DoorbellChannel, LocalDoorbells
 from txrdma.soft.shared._rendezvous import DoorbellNotice, RegionRequest, RendezvousKind
 from txrdma.soft.shared.unixpackets import Line
@@ -67,7 +66,7 @@ class PeerProcess:
             bell = DoorbellNotice(kind=RendezvousKind.DOORBELL, number=number)
             try:
                 self.send(bell.encode(), descriptors)
-            except ResourceExhausted:
+            except BaseException:
                 self.doorbells.forget(number)
                 raise
         return number

@@ -17,6 +17,7 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from ipaddress import ip_address
 from typing import cast, Final
@@ -204,7 +205,7 @@ class _ConnectedProcess(PeerProcess):
             try:
                 connection.peerEnded(AsyncEventKind.QP_FATAL)
             except Exception:
-                connection.fail()
+                connection.owner.raised()
 
     # Messages of the peer. A handler removes descriptors that it keeps from the list.
 
@@ -230,29 +231,31 @@ class _ConnectedProcess(PeerProcess):
         if doorbells is None:  # the descriptor of one was lost
             self.refuse(parsed)
             return
-        try:
-            box = mapBox(descriptors[0])
-        except (OSError, ValueError) as error:
+        with ExitStack() as undo:
             for doorbell in doorbells:
-                doorbell.release()
-            if not lacksMappings(error):
-                raise
-            _rateLimited.warn(
-                "refused",
-                "a queue pair of {address} port {port} fails, because its memory can't be mapped: {error}",
-                address=self.name[0],
-                port=self.name[1],
-                error=errorText(error),
-            )
-            self.refuse(parsed)
-            return
-        if unopened is not None:
+                undo.callback(doorbell.release)
             try:
-                connection = unopened.open()
-            except RDMAError:  # no memory or descriptor is left
-                _discard(box, doorbells, 0)
+                box = mapBox(descriptors[0])
+            except (OSError, ValueError) as error:
+                if not lacksMappings(error):
+                    raise
+                _rateLimited.warn(
+                    "refused",
+                    "a queue pair of {address} port {port} fails: its memory can't be mapped: {error}",
+                    address=self.name[0],
+                    port=self.name[1],
+                    error=errorText(error),
+                )
                 self.refuse(parsed)
                 return
+            undo.callback(box.close)
+            if unopened is not None:
+                try:
+                    connection = unopened.open()
+                except RDMAError:  # no memory or descriptor is left
+                    self.refuse(parsed)
+                    return
+            undo.pop_all()
         if connection is None:
             self._invitations[key] = (box, doorbells, parsed.doorbellByte)  # until it is in RTR
         else:
@@ -327,6 +330,17 @@ class _ConnectedProcess(PeerProcess):
             connection.peerEnded(None)
         elif unopened is not None and unopened.destination == parsed.source:
             unopened.peerEnded(None)
+
+    def fail(self, source: QPN, destination: QPN) -> None:
+        """End the connection between two queue pairs, since a message about it could not be processed."""
+        invitation = self._invitations.pop((source, destination), None)
+        if invitation is not None:
+            _discard(*invitation)
+        connected = self.queuePairs.get(destination) or self._unopened.get(destination)
+        if connected is not None and connected.destination == source:
+            connected.owner.failed(AsyncEventKind.QP_FATAL)  # sends LEAVE
+        else:
+            self._sendLeave(destination, source)
 
     def connection(self, source: QPN, destination: QPN) -> SharedQueuePair | None:
         connection = self.queuePairs.get(destination)
@@ -428,17 +442,29 @@ class _Link:
             _log.failure(
                 "Unexpected error while a message of process {pid} was processed", pid=self.line.process.pid
             )
-            self.line.close("its message could not be processed")
+            try:
+                self._refuse(message)
+            except Exception:
+                self.line.close("its message could not be processed")
+
+    def _refuse(self, message: bytes) -> None:
+        """Refuse a message that could not be processed, and fail the queue pair that it is for."""
+        parsed, _ = decode(message)
+        ofQueuePair = (Join, PairNotice, RegionRequest, RegionReply, AccessRequest, AccessReply)
+        if self.peer is not None and isinstance(parsed, ofQueuePair):
+            self.peer.fail(parsed.source, parsed.destination)
+        else:
+            self.descriptorsLost(message)
 
     def descriptorsLost(self, message: bytes) -> None:
-        """Answer a message whose descriptors were lost: request them again, or refuse the connection."""
+        """Answer a message whose descriptors are lost: request them again, or refuse the connection."""
         try:
             parsed, _ = decode(message)
         except WireError as error:
             self.line.close(str(error))
             return
         peer = self.peer
-        if peer is None or not self._greeted:
+        if peer is None or not self._greeted or isinstance(parsed, Hello):
             self.line.close("no HELLO was sent")
         elif isinstance(parsed, Join):
             peer.refuse(parsed)

@@ -10,7 +10,7 @@ import mmap
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, ExitStack
 from typing import Final
 
 from twisted.internet.interfaces import IDelayedCall, IReactorFDSet, IReactorTime
@@ -43,8 +43,7 @@ from txrdma.soft.shared.peerprocess import PeerProcess
 from txrdma.soft.shared.unixpackets import LocalRendezvous
 from txrdma.unix.mapping import closeMapping
 
-_log = Logger()
-_rateLimited = RateLimitedLogger(_log)
+_rateLimited = RateLimitedLogger(Logger())
 
 _AGAIN: Final = 0.1
 """Seconds until a region is requested again whose descriptor was lost."""
@@ -106,11 +105,16 @@ class SharedQueuePair:
         self._doorbells: list[Doorbell] = []
         self._peerByte = 0  # the peer's doorbell byte
         self.isJoined = False
-        self.lane = Lane(owner, self, memoryview(mapping), owner.shared is not None)
         self._channel = owner.receiveQueue.channel
         self._hasDoorbell = owner.sendQueue is owner.receiveQueue
-        if self._hasDoorbell:
-            self.lane.doorbell = self._channel.claimDoorbell()
+        try:
+            self.lane = Lane(owner, self, memoryview(mapping), owner.shared is not None)
+            if self._hasDoorbell:
+                self.lane.doorbell = self._channel.claimDoorbell()
+        except BaseException:
+            closeMapping(mapping)
+            self._closeBox()
+            raise
 
     def invite(self) -> None:
         """Send the local box and doorbells to the peer's queue pair."""
@@ -241,46 +245,37 @@ class SharedQueuePair:
         try:
             yield
         except Exception:
-            self.fail()
-
-    def fail(self) -> None:
-        """Log the current exception, and fail this queue pair only."""
-        _log.failure(
-            "Unexpected error: a queue pair over shared memory fails ({lane!r})",
-            lane=self.lane,
-        )
-        try:
-            self.owner.failed(AsyncEventKind.QP_FATAL)
-        except Exception:
-            _log.failure("Unexpected error while a queue pair was failed ({lane!r})", lane=self.lane)
+            self.owner.raised()
 
     def left(self) -> None:
         """Notify the peer that the lane is closed, if it was invited, and unmap all memory."""
-        if self._box < 0:
-            self._note(RendezvousKind.LEAVE)
-        self._closed(self.number)
-        if self._hasDoorbell:
-            self._channel.releaseDoorbell(self.lane.doorbell)
-            self.lane.doorbell = 0  # another lane may get it
-        self._release()
-        closeMapping(self._own)
-        self._closeBox()
+        with ExitStack() as steps:  # the last one first; each is taken although others raise
+            steps.callback(self._closeBox)
+            steps.callback(closeMapping, self._own)
+            steps.callback(self._release)
+            if self._hasDoorbell:
+                steps.callback(self._channel.releaseDoorbell, self.lane.doorbell)
+                self.lane.doorbell = 0  # another lane may get it
+            steps.callback(self._closed, self.number)
+            if self._box < 0:
+                self._note(RendezvousKind.LEAVE)
 
     def _release(self) -> None:
         """Release memory and doorbells of the peer."""
-        self.rest()
-        self._timer = self._retryCall = None
-        self._descriptorlessRegions = _NO_KEYS
-        self._moving = None
-        doorbells, self._doorbells = self._doorbells, []
-        for doorbell in doorbells:
-            doorbell.release()
-        mappings, self._mappings = self._mappings, {}
-        for mapping in mappings.values():
-            closeMapping(mapping)
-        box, self._peerBox = self._peerBox, None
-        if box is not None:
-            closeMapping(box)
+        with ExitStack() as steps:
+            box, self._peerBox = self._peerBox, None
+            if box is not None:
+                steps.callback(closeMapping, box)
+            mappings, self._mappings = self._mappings, {}
+            for mapping in mappings.values():
+                steps.callback(closeMapping, mapping)
+            doorbells, self._doorbells = self._doorbells, []
+            for doorbell in doorbells:
+                steps.callback(doorbell.release)
+            self._descriptorlessRegions = _NO_KEYS
+            self._moving = None
+            self.rest()
+            self._timer = self._retryCall = None
 
     # Messages of the peer.
 

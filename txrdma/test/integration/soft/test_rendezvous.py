@@ -359,7 +359,8 @@ class StrangerTests(StrangerCase):
             start = PairNotice(kind=answer, source=end.qp.number, destination=QPN(source)).encode()
             self.runUntil(lambda: self.isAccepted(sock, start))  # noqa: B023
 
-    def test_exceptionClosesOneConnection(self) -> None:
+    def test_exceptionEndsOneQueuePair(self) -> None:
+        """A message that raises is refused, and the connection between the processes stays open."""
         sock = self.come()
         [port] = [each for each in self.device.routes if isinstance(each, routes.SharedMemoryPort)]
         self.runUntil(lambda: port._known((LOOPBACK, 9)))
@@ -368,7 +369,10 @@ class StrangerTests(StrangerCase):
         self.patch(routes._ConnectedProcess, "leaveReceived", Mock(side_effect=ZeroDivisionError("a test's")))
         link.messageReceived(leave, [])
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
-        self.refused(sock)
+        refusal = PairNotice(kind=RendezvousKind.LEAVE, source=QPN(2), destination=QPN(1)).encode()
+        self.runUntil(lambda: self.isAccepted(sock, refusal))
+        self.assertFalse(link.line.isClosed)
+        sock.close()
 
     def test_queuePairsFailAlthoughMemoryCannotBeReleased(self) -> None:
         sock, end = self.come(), End(self.device)

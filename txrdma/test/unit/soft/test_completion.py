@@ -91,6 +91,9 @@ class Member:
     def failed(self, event: AsyncEventKind | None = None) -> None:
         self.failures.append(event)
 
+    def raised(self) -> None:
+        self.failures.append(AsyncEventKind.QP_FATAL)
+
     def armRoute(self) -> None:
         if self.lane is not None:
             self.lane.arm(False, bool(self.lane.queue.armed), False)
@@ -110,7 +113,7 @@ class QueueTests(SynchronousTestCase):
         lane = Lane(queue)
         member = Member(lane)
         queue.join(member.failed)
-        queue.attach(lane, member.armRoute)
+        queue.attach(lane, member.armRoute, member.raised)
         return lane
 
     def rung(self) -> bool:

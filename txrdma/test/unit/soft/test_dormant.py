@@ -174,6 +174,9 @@ class Reading(Side):
     def receiveCompleted(self, completion: Completion, solicited: bool) -> None:
         self.queue.push(completion, solicited)
 
+    def raised(self) -> None:
+        raise AssertionError("a lane has raised an exception")
+
     def arm(self) -> None:
         armed = self.queue.armed
         self.lane.arm(armed == 2, armed != 0, armed == 1)
@@ -196,7 +199,7 @@ class World:
         channel.claimDoorbell()  # reserves the first lane's byte
         lane = self.here.lane
         lane.doorbell = channel.claimDoorbell()
-        queue.attach(lane, self.here.arm)
+        queue.attach(lane, self.here.arm, self.here.raised)
         while queue.poll(10) or lane not in queue._dormant:
             queue.arm()
         if not isDormant:
