@@ -163,8 +163,11 @@ class SoftCompletionChannel:
 
     def _raise(self, queue: SoftCompletionQueue) -> None:
         if self._local is not None and not self._rung:
-            self._local()
-            return
+            try:
+                self._local()
+                return
+            except Exception:
+                _log.failure("Unexpected error: a reader of completions is woken by its descriptor")
         self._events.append(queue)
         if not self._rung and self._bell is not None:
             self._rung = True
@@ -198,12 +201,12 @@ class _Polled:
 
     def wake(self) -> None:
         """Poll a dormant route again from now on, once at once, and arm it if the queue is armed."""
-        if self._queue.rouse(self.route):
-            self.arm()
-            try:
+        try:
+            if self._queue.rouse(self.route):
+                self.arm()
                 self.poll()
-            except Exception:
-                self.raised()
+        except Exception:
+            self.raised()
 
 
 @implementer(ICompletionQueue)
@@ -437,13 +440,13 @@ class SoftCompletionQueue:
         """Poll a dormant route again from now on; False if it is not dormant."""
         polled = self._dormant.pop(route, None)
         if polled is not None:
-            route.setDormant(None)
-            if self.channel.page is not None:
-                self.channel.page.cancel(route.doorbell)
             polled.activity = -1
             self._awake[route] = polled
             self._polls += (polled.poll,)
             self._arms += (polled.arm,)
+            if self.channel.page is not None:
+                self.channel.page.cancel(route.doorbell)
+            route.setDormant(None)
         return polled is not None
 
     def _checkArrivals(self) -> None:

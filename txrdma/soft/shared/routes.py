@@ -255,6 +255,8 @@ class _ConnectedProcess(PeerProcess):
                 except RDMAError:  # no memory or descriptor is left
                     self.refuse(parsed)
                     return
+                if parsed.destination not in self.queuePairs:  # it has failed meanwhile
+                    return
             undo.pop_all()
         if connection is None:
             self._invitations[key] = (box, doorbells, parsed.doorbellByte)  # until it is in RTR

@@ -18,7 +18,6 @@ import txrdma.soft.core
 import txrdma.soft.rc
 import txrdma.soft.shared
 from txrdma.iba.headers import Opcode
-from txrdma.iba.roce import RoCEPacket
 from txrdma.iba.types import MTU
 from txrdma.iba.verbs import (
     AddressVector,
@@ -199,7 +198,7 @@ class End:
             self.close()
             return None
 
-    def join(self, peer: End, timeout: int = 14) -> None:
+    def join(self, peer: End, timeout: int, retryCount: int) -> None:
         """Connect to another end."""
         if self.kind is QPKind.UD:
             steps = [
@@ -209,7 +208,7 @@ class End:
             ]
         else:
             rtr = replace(RTR, address=peer.side.way, destinationQPN=peer.queuePair.number)
-            steps = [INIT, rtr, replace(RTS, timeout=timeout, retryCount=2)]
+            steps = [INIT, rtr, replace(RTS, timeout=timeout, retryCount=retryCount)]
         for each in steps:
             self.do(self.queuePair.modify, each)
 
@@ -266,7 +265,7 @@ class InterruptionTests(SynchronousTestCase):
 
     maxDiff = None
     slowBecause = "it plays two connections for each function"
-    STRIDE = 37
+    STRIDE = 97
     MOST = 6
     LEAST = 100
     kind = QPKind.RC
@@ -314,13 +313,15 @@ class InterruptionTests(SynchronousTestCase):
     def pause(self, seconds: float) -> None:
         self.until(self.world.elapsed(seconds), "the time does not pass", seconds + 1)
 
-    def pair(self, timeout: int = 14, queues: Sequence[Completions] = ()) -> tuple[End, End]:
+    def pair(
+        self, timeout: int = 14, retryCount: int = 2, queues: Sequence[Completions] = ()
+    ) -> tuple[End, End]:
         """Return two connected ends, by default with the completion queues of their sides."""
         queues = queues or [side.completions for side in self.sides]
         one, other = (End(side, self.kind, each) for side, each in zip(self.sides, queues, strict=True))
         if one.isUsable and other.isUsable:
             for here, there in ((one, other), (other, one)):
-                here.join(there, timeout)
+                here.join(there, timeout, retryCount)
         return one, other
 
     def address(self, here: End, there: End) -> dict[str, Any]:
@@ -385,9 +386,9 @@ class InterruptionTests(SynchronousTestCase):
         for opcode in (Opcode.RC_SEND_MIDDLE, Opcode.RC_ACKNOWLEDGE, Opcode.RC_RDMA_READ_RESPONSE_MIDDLE):
             self.world.network.drop(lambda packet, opcode=opcode: packet.bth.opcode is opcode)  # type: ignore[misc]
 
-    def loseOne(self) -> None:
-        """Lose the next message of the bystander."""
-        self.world.network.drop(_isSend)
+    def cut(self, number: int) -> None:
+        """Lose the packets to a queue pair of the bystander while functions may raise."""
+        self.world.network.drop(lambda packet: self.isCut and packet.bth.destination == number, 1 << 30)
 
     def play(self) -> list[str]:
         """Use one pair beside another one; return what is wrong."""
@@ -396,12 +397,13 @@ class InterruptionTests(SynchronousTestCase):
         gc.collect()
         descriptors, maps = openDescriptors(), mappings()
         self.begin()
-        bystanders = self.pair(timeout=18)
+        bystanders = self.pair(timeout=18, retryCount=7)
         self.exchange(*bystanders)
         self.pause(0.01)
         bystanders[1].receive()
         if self.kind is QPKind.RC:
-            self.loseOne()
+            self.isCut = True
+            self.cut(bystanders[1].queuePair.number)
         bystanders[0].send(50, SHORT, **self.address(*bystanders))
         self.pause(0.001)
         self.others = {id(each) for each in reachable(*(each.queuePair for each in bystanders))}
@@ -415,7 +417,7 @@ class InterruptionTests(SynchronousTestCase):
         for each in victims:
             each.close()
         self.release()
-        self.isArmed = False
+        self.isArmed = self.isCut = False
         self.until(
             lambda: len(bystanders[1].payloads()) == 2, "the bystander's lost message is not sent again"
         )
@@ -518,16 +520,13 @@ class InterruptionTests(SynchronousTestCase):
         self.assertEqual(found, {}, "\n".join(f"{key}: {value}" for key, value in found.items()))
 
 
-def _isSend(packet: RoCEPacket) -> bool:
-    return packet.bth.opcode is Opcode.RC_SEND_ONLY
-
-
 class DatagramTests(InterruptionTests):
     """Datagrams over the network."""
 
     kind = QPKind.UD
     most = 1000
     LEAST = 50
+    STRIDE = 37
 
     def lose(self) -> None:
         """Lose nothing, since datagrams are not repeated."""
@@ -547,7 +546,8 @@ class SharedMemoryTests(InterruptionTests):
     def lose(self) -> None:
         """Lose nothing."""
 
-    loseOne = lose
+    def cut(self, number: int) -> None:
+        """Lose nothing."""
 
     def tables(self, device: SoftDevice) -> list[object]:
         (port,) = [each for each in device.routes if isinstance(each, SharedMemoryPort)]
