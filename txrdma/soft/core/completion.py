@@ -355,11 +355,13 @@ class SoftCompletionQueue:
             self._listRoutes()
 
     def detach(self, route: Route) -> None:
-        self.rouse(route)
-        if route in self._awake or route in self._lanes:  # not that of a queue pair without data
-            self._awake.pop(route, None)
-            self._lanes.pop(route, None)
-            self._listRoutes()
+        try:
+            self.rouse(route)
+        finally:
+            if route in self._awake or route in self._lanes:  # not that of a queue pair without data
+                self._awake.pop(route, None)
+                self._lanes.pop(route, None)
+                self._listRoutes()
 
     def pollElsewhere(self, lane: Route, armRoute: Callable[[], None]) -> Sized:
         """
