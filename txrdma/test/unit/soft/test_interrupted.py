@@ -72,7 +72,18 @@ TRIVIAL = (
     # They handle exceptions of others.
     *("serve", "fail", "raised", "_isolated", "_isolate", "_checkArrivals", "takeEvents", "messageReceived"),
     *("_armRoutes", "_pollDormant", "_sweep", "_listRoutes", "armRoute", "_report", "batchEnded", "_watched"),
-    *("woken", "_due", "_expired", "left", "_end", "_remove", "_release", "silence", "_leaveQueues"),
+    *(
+        "woken",
+        "_due",
+        "_expired",
+        "_schedule",
+        "left",
+        "_end",
+        "_remove",
+        "_release",
+        "silence",
+        "_leaveQueues",
+    ),
     "_readDelayed",
     # They append to a list, or release what they are called for.
     *(
