@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from itertools import cycle
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import patch
 
 from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
@@ -14,7 +15,7 @@ from txrdma.error import DeviceUnavailable
 from txrdma.fabric import health
 from txrdma.fabric.discovery import Sweep
 from txrdma.fabric.health import Finding
-from txrdma.fabric.model import Fabric, PortKey
+from txrdma.fabric.model import Fabric, nodeGUIDIn, PortKey
 from txrdma.iba.path import IBPath
 from txrdma.iba.verbs import Buffer
 from txrdma.interfaces import IMADPort
@@ -317,6 +318,27 @@ class PollerTests(PollerTestCase):
         self.assertEqual(self.rate("b", 1), 4000.0)
         self.assertEqual(self.poller.findings.log.open, {})
         self.assertTrue(all(what == "cleared" for what, _kind, _where in self.output()))
+
+    def test_unprocessedHost(self) -> None:
+        """A host whose answers to sweeps cannot be processed is the only one that is missing."""
+        self.fabric.growCounters("a", 1, portXmitData=1000.0)
+        self.started()
+        guid, add = self.fabric.node("b").guid.raw, Fabric.add
+
+        def failing(fabric: Fabric, content: bytes, route: Any) -> Any:
+            if nodeGUIDIn(content) == guid:
+                raise ZeroDivisionError("a bug")
+            return add(fabric, content, route)
+
+        with patch.object(Fabric, "add", failing):
+            self.pump(400.0)
+        kinds = {(kind, where) for what, kind, where in self.output() if what == "raised"}
+        self.assertLessEqual({("node-silent", "b")}, kinds)
+        self.assertEqual({kind for kind, _where in kinds}, {"node-silent", "unprocessed"})
+        self.assertEqual(self.rate("a", 1), 4000.0)
+        self.assertTrue(self.flushLoggedErrors(ZeroDivisionError))
+        self.pump(400.0)
+        self.assertEqual(self.poller.findings.log.open, {})
 
     def test_silentWithoutLID(self) -> None:
         """Nodes that were silent and lost their LIDs do not count when all others seem to be silent."""
