@@ -17,19 +17,6 @@ Function = tuple[Any, str]
 """A class or module, and the name of one of its functions."""
 
 
-def ownersIn(*packages: ModuleType) -> Iterator[Any]:
-    """Find the modules of packages, and their classes."""
-    for package in packages:
-        for found in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
-            module: ModuleType = import_module(found.name)
-            yield module
-            for each in vars(module).values():
-                isOwn = isclass(each) and each.__module__ == found.name
-                isOther = isOwn and issubclass(each, (BaseException, Layout))  # layouts replace their methods
-                if isOwn and not isOther and not getattr(each, "_is_protocol", False):
-                    yield each
-
-
 def functionsOf(owner: Any, trivial: Iterable[str] = ()) -> Iterator[str]:
     """Return the names of the functions of a class or module that can raise, except these."""
     module = owner.__module__ if isinstance(owner, type) else owner.__name__
@@ -37,6 +24,30 @@ def functionsOf(owner: Any, trivial: Iterable[str] = ()) -> Iterator[str]:
         isOwn = isfunction(each) and each.__module__ == module
         if isOwn and not name.startswith("__") and name not in trivial:
             yield name
+
+
+def ownersIn(*packages: ModuleType) -> Iterator[Any]:
+    """Find the modules of packages, and their classes; not layouts, which replace their own methods."""
+    for package in packages:
+        for found in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+            module: ModuleType = import_module(found.name)
+            yield module
+            for each in vars(module).values():
+                isOwn = isclass(each) and each.__module__ == found.name
+                if not isOwn or issubclass(each, (BaseException, Layout)):
+                    continue
+                if not getattr(each, "_is_protocol", False):
+                    yield each
+
+
+def readerOf(error: BaseException) -> Any:
+    """Return the reader or writer that has raised an exception; None if it was a delayed call."""
+    found = error.__traceback__
+    while found is not None:
+        if found.tb_frame.f_code.co_name in ("doRead", "doWrite"):
+            return found.tb_frame.f_locals.get("self")
+        found = found.tb_next
+    return None
 
 
 def _importers(function: Any) -> list[ModuleType]:
@@ -109,3 +120,13 @@ class Interruptions:
         for function, number in sites[::stride]:
             self.begin(function, number)
             yield function, number
+
+    def findings(
+        self, play: Callable[[], list[str]], most: int = 3, stride: int = 1
+    ) -> dict[tuple[str, str, int], list[str]]:
+        """Play once for each call that L{each} selects; return what is wrong, by the selected call."""
+        found = {}
+        for (owner, name), number in self.each(most, stride):
+            if wrong := play():
+                found[owner.__name__, name, number] = wrong
+        return found

@@ -47,6 +47,10 @@ class MessagingCase(SteppedTime, SynchronousTestCase):
         self.patch(verbsport, "RECEIVES", self.receives)
         # The kernel does not know the routes of a simulated network.
         self.patch(adapters, "sourceGID", partial(sourceGID, sourceAddress=lambda target: None))
+        self.createHosts()
+
+    def createHosts(self) -> None:
+        """Create the hosts, with a clock and a network of their own."""
         self.clock = self.clockClass()
         self.network = SimulatedNetwork(self.clock)
         self.devices: list[SoftDevice] = [self.network.device(*each) for each in self.addresses]

@@ -5,16 +5,14 @@ that were open before work on, and nothing is left in its tables.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 from unittest.mock import Mock
 
-from twisted.internet.defer import CancelledError, maybeDeferred
+from twisted.internet.defer import CancelledError
 
 from txrdma.cm import manager as managers
 from txrdma.cm.claims import ServiceClaims
 from txrdma.cm.connection import CMConnection
-from txrdma.cm.connections.adapter import adapterOf
 from txrdma.cm.connections.datagrams import DatagramClientEndpoint, DatagramServerEndpoint
 from txrdma.cm.connections.endpoints import RDMAServerEndpoint
 from txrdma.cm.core import dispatcher
@@ -29,115 +27,10 @@ from txrdma.cm.rdmacm import messages
 from txrdma.cm.rdmacm.manager import KernelManagedConnection, KernelManager
 from txrdma.error import DeviceUnavailable
 from txrdma.messages.protocol import MessageFactory
+from txrdma.test.support.cm.interrupted import InterruptionCase
 from txrdma.test.support.cm.librdmacm import FakeChannel, useFakeKernel
-from txrdma.test.support.cm.messaging import MessagingCase, PORT, SERVICE
-from txrdma.test.support.interruptions import Interruptions
+from txrdma.test.support.cm.messaging import PORT, SERVICE
 from txrdma.test.unit.cm.test_datagrams import DatagramRecorder
-
-SECONDS = 200.0
-"""Time in which an attempt ends, with all retransmissions and time-wait."""
-
-
-class InterruptionCase(MessagingCase):
-    """
-    Connections of managers of which one call raises, with their functions.
-
-    @cvar OWNERS: classes and modules of a manager; C{TRIVIAL}: names of functions that do not raise.
-    """
-
-    OWNERS: tuple[Any, ...]
-    TRIVIAL: tuple[str, ...]
-
-    def setUp(self) -> None:
-        super().setUp()
-        self.isSelected = False
-        self.interruptions = Interruptions(self.patch, self.OWNERS, lambda *_: self.isSelected, self.TRIVIAL)
-
-    def others(self, manager: Any) -> list[Any]:
-        """Return what a manager has in its tables, apart from one connection."""
-        raise NotImplementedError
-
-    def until(self, condition: Callable[[], object], what: str, seconds: float = SECONDS) -> None:
-        """Wait until a condition holds; the reactor logs exceptions of its calls."""
-        end = self.clock.seconds() + seconds
-        while not condition():
-            if self.clock.seconds() > end:
-                self.wrong.append(what)
-                return
-            try:
-                self.clock.step()
-            except ZeroDivisionError:
-                self.count += 1
-
-    def do(self, function: Callable[..., object], *arguments: Any) -> None:
-        """Call a method that may raise."""
-        try:
-            function(*arguments)
-        except ZeroDivisionError:
-            pass
-
-    def begun(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
-        """Make a request; return a list to which its result is appended, None if it fails."""
-        results: list[Any] = []
-        maybeDeferred(function, *arguments).addErrback(lambda _: None).addBoth(results.append)
-        return results
-
-    def converse(self, client: Any) -> None:
-        """Send a message, and disconnect."""
-        if client is None:
-            return
-        self.do(client.transport.sendMessage, b"hello")
-        self.until(
-            lambda: (
-                client.lost
-                or any(each.messages.pop() if each.messages else each.lost for each in self.served)
-            ),
-            "no message",
-        )
-        self.do(client.transport.loseConnection)
-        self.until(lambda: client.lost, "the client's connection stays open")
-
-    def connections(self) -> None:
-        """Connect, exchange a message and disconnect."""
-        (port,) = self.begun(self.ends().listen, MessageFactory(self.made))
-        found = self.begun(self.ask)
-        self.until(lambda: found, "the attempt hangs")
-        for client in found:
-            self.converse(client)
-        if port is not None:
-            self.do(port.stopListening)
-
-    def play(self, work: Callable[[], None]) -> list[str]:
-        """Work while another connection of the same managers is open; return what is wrong."""
-        self.wrong: list[str] = []
-        self.count = 0
-        client, server = self.connected()
-        self.served.clear()
-        self.isSelected = True
-        work()
-        for each in self.served:
-            self.until(lambda each=each: each.lost or not each.isMade, "the server's stays open")  # type: ignore[misc]
-        self.isSelected = False
-        for here, there in ((client, server), (server, client)):
-            there.messages.clear()
-            here.transport.sendMessage(b"still open")
-            self.until(lambda there=there: there.messages, "the bystander is lost", 10)  # type: ignore[misc]
-        self.closed(*self.connected())
-        managers = [adapterOf(self.clock, device).manager for device in self.devices]
-        self.until(lambda: not any(map(self.others, managers)), "tables have entries")
-        self.closed(client, server)
-        self.count += len(self.flushLoggedErrors(ZeroDivisionError))
-        if self.count > 1:
-            self.wrong.append(f"it was logged {self.count} times")
-        self.assertNothingLeft(SECONDS)
-        return self.wrong
-
-    def playEach(self, work: Callable[[], None], most: int) -> None:
-        """Play once for each function that is called, and let some of its calls raise."""
-        self.assertEqual(self.play(work), [])
-        self.assertGreater(len(self.interruptions.counts), 25)
-        for (owner, name), number in self.interruptions.each(most):
-            self.assertEqual(self.play(work), [], (owner.__name__, name, number))
 
 
 class InterruptionTests(InterruptionCase):
