@@ -99,15 +99,21 @@ class MessageTransport:
         self._call(methodcaller("makeConnection", self), self.protocol)
 
     def _end(self, reason: Failure) -> None:
-        """Stop the producer, log the end, and call C{connectionLost}. Streams log their end themselves."""
-        with _log.failuresHandled("{transport}: its end cannot be logged", transport=self):
-            self._dismissProducer()
-            if not IClosesOnShutdown.providedBy(self.protocol):
-                self.record.ended(self.kind, (self.getHost(), self.getPeer()), reason, self._seconds())
-        self._call(methodcaller("connectionLost", reason), self.protocol)
-        stopping, self._stopping = self._stopping, None
-        if stopping is not None:
-            stopping.ended()
+        """
+        Stop the producer, log the end, and call C{connectionLost}. Streams log their end themselves.
+
+        It may be called again after an exception.
+        """
+        if self.protocol is not None:
+            with _log.failuresHandled("{transport}: its end cannot be logged", transport=self):
+                self._dismissProducer()
+                if not IClosesOnShutdown.providedBy(self.protocol):
+                    self.record.ended(self.kind, (self.getHost(), self.getPeer()), reason, self._seconds())
+            self._call(methodcaller("connectionLost", reason), self.protocol)
+            self.protocol = None
+        if self._stopping is not None:
+            self._stopping.ended()
+            self._stopping = None
 
     def _call(self, function: Callable[..., object], *arguments: object) -> None:
         """Call the application; an exception closes this connection only."""

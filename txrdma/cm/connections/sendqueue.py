@@ -311,17 +311,12 @@ class SendQueue:
             self._free.append(request.slot)
         if request is None or request.exposed is not None:
             return None
-        if self._unread and request.isMessage and self._isBehind(request):
+        if self._unread and request.isMessage and identifier > self._unread[0].workRequest.identifier:
             if self._behind is _NONE:
                 self._behind = deque()
             self._behind.append(request)
             return None
         return request
-
-    def _isBehind(self, request: Request) -> bool:
-        """Whether a long message that the peer has not read precedes a request."""
-        unread = self._unread
-        return bool(unread) and request.workRequest.identifier > unread[0].workRequest.identifier
 
     def messageRead(self) -> list[Request]:
         """
@@ -332,9 +327,11 @@ class SendQueue:
         # A long message is in both queues while only its announcement is posted, without its name.
         if not self._unread or (self.waiting and self.waiting[0] is self._unread[0]):
             return []
+        first, *later = self._unread
+        self._unexpose(first)  # it stays in the queue if that raises an exception
         messages = [self._unread.popleft()]
-        self._unexpose(messages[0])
-        while self._behind and not self._isBehind(self._behind[0]):
+        end = later[0].workRequest.identifier if later else self._next + 1
+        while self._behind and self._behind[0].workRequest.identifier < end:
             messages.append(self._behind.popleft())
         return messages
 

@@ -15,7 +15,7 @@ handles them in order. A protocol that needs neither messages nor credits can po
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Final, Protocol
 
@@ -572,8 +572,7 @@ class RDMATransport(RequestTransport):
             messages = self._sends.messageRead()
             if not messages:
                 self._abort(ConnectionLost("the peer has read a message that was not sent"))
-            for request in messages:
-                self._succeeded(request)
+            self._succeeded(messages)
         elif not self._credits.returned(immediate):
             self._abort(ConnectionLost("the peer returned more credits than were used"))
 
@@ -640,14 +639,22 @@ class RDMATransport(RequestTransport):
             self._migration.completed(completion.identifier, self._cm.primary)
         request = self._sends.completed(completion.identifier)
         if request is not None:
-            self._succeeded(request)
+            self._succeeded((request,))
         if self._reader is not None and self._reader.completed(completion.identifier):
             self._life.wasRead(completion)
 
-    def _succeeded(self, request: Request) -> None:
-        if request.isMessage:
-            self.record.bytesSent += request.size
-        request.succeed()
+    def _succeeded(self, requests: Sequence[Request]) -> None:
+        """Report requests to the program, which are in no queue any more: they fail after an exception."""
+        try:
+            for request in requests:
+                if request.isMessage:
+                    self.record.bytesSent += request.size
+                request.succeed()
+        except BaseException:
+            failure = Failure(ConnectionLost("an exception was raised, which is logged"))
+            for request in requests:
+                request.fail(failure)
+            raise
 
     # Posting
 
@@ -667,8 +674,8 @@ class RDMATransport(RequestTransport):
             return
         if self.protocol is not None and self._life.mayPost:
             self._advance()
-        if self._life.isDrained and self._life.drained():
-            self._finish(self._reasonOfEnd())
+        if self._life.isDrained:
+            self._finish(self._life.drained, self._reasonOfEnd())
 
     @property
     def _isIdle(self) -> bool:
@@ -746,20 +753,35 @@ class RDMATransport(RequestTransport):
         """
         if self._life.isLosing and self._cm.state in ("DREQ_SENT", "TIMEWAIT") and self._isIdle:
             self._life.peerClosed()
-        elif self._life.fail():
-            self._finish(ConnectionLost(what))
+        else:
+            self._finish(self._life.fail, ConnectionLost(what))
 
     def _abort(self, reason: Exception) -> None:
-        if self._life.abort():
-            self._finish(reason)
-
-    def _finish(self, reason: Exception) -> None:
-        """Close the queue pair, send a DREQ if that was not done, and report the end to the protocol."""
-        release = self.adapter.holdUntilReported()
+        """End the connection at once; try twice, since an exception may prevent it."""
         try:
-            self._closeAndReport(reason)
-        finally:
-            release()
+            self._finish(self._life.abort, reason)
+        except Exception:
+            _log.failure("{transport} is aborted again after an exception", transport=self)
+            self._finish(self._life.abort, reason)
+
+    def _finish(self, ends: Callable[[], bool], reason: Exception) -> None:
+        """
+        Close the queue pair, send a DREQ if that was not done, and report the end to the protocol.
+
+        If an exception prevents this, the connection gets a new lifecycle, so that it can be aborted.
+
+        @param ends: an input of the lifecycle, which returns whether it ends the connection.
+        """
+        try:
+            if ends():
+                release = self.adapter.holdUntilReported()
+                try:
+                    self._closeAndReport(reason)
+                finally:
+                    release()
+        except BaseException:
+            self._life = Life()
+            raise
 
     def _closeAndReport(self, reason: Exception) -> None:
         requests, failure = self._sends.takeAll(), Failure(reason)
@@ -780,6 +802,8 @@ class RDMATransport(RequestTransport):
                 step()
             except BaseException:
                 _log.failure("{transport} continues to close after an exception", transport=self)
+                with suppress(BaseException):
+                    step()  # again, since the exception may have prevented it; each one has effect once
 
     def _loseMemory(self) -> None:
         """Call C{memoryLost} of a protocol that has it."""
@@ -789,27 +813,33 @@ class RDMATransport(RequestTransport):
 
     def _report(self, failure: Failure) -> None:
         """Report the end to the protocol, or to the attempt to connect."""
-        if self.protocol is None:
+        if self._stopping is not None:
+            self._end(failure)
+        else:  # the protocol was not connected
+            self.protocol = None
             self.failed(failure)
-            return
-        self._end(failure)
-        self.protocol = None
 
     def _close(self, requests: Iterable[Request] = ()) -> None:
         """Close the queue pair, then return memory: if it stays open, the peer may still write to that."""
-        pair, self._pair = self._pair, None
-        shared, self._shared = self._shared, None
+        wasInterrupted = self.completed is _ignoreCompletions
         memory, self._memory = self._memory, None
         self._requester, self.completed = None, _ignoreCompletions
         with ExitStack() as undo:
             undo.callback(self._regions.close)
-            if shared is not None:
-                undo.callback(self.adapter.detach, shared, pair, self._depth)
-            if pair is not None:
-                pair.close()
+            undo.callback(self._detach)
+            if wasInterrupted:
+                return
+            if self._pair is not None:
+                self._pair.close()
             if memory is not None:
                 memory.giveBack()
             for request in requests:
                 request.release()
             if self._reader is not None:
                 self._reader.end()
+
+    def _detach(self) -> None:
+        """Release the closed queue pair's part of the completion queue."""
+        if self._shared is not None:
+            self.adapter.detach(self._shared, self._pair, self._depth)
+            self._pair = self._shared = None

@@ -280,14 +280,14 @@ class RSocketEnd(StreamConnection[RSocket, RDMATransport]):
 
     def connectionLost(self, reason: Failure) -> None:
         self._pair = self._lane = None
-        if self.connected:
-            self._release = self.remoteMemory.adapter.holdUntilReported()
         mapped, self._mapped = self._mapped, None
-        with ExitStack() as rest:  # also if _ended raises
+        with ExitStack() as rest:  # all of them, the last one first, whichever raises an exception
             if mapped is not None:
                 rest.callback(callWithContext, self.context, mapped.end)
             rest.callback(self.setKeepAlive, None)
-            self._ended(reason)
+            rest.callback(self._ended, reason)
+            if self.connected:
+                self._release = self.remoteMemory.adapter.holdUntilReported()
 
     def _maybeEnd(self, reason: Failure | None) -> None:
         try:
