@@ -1,9 +1,10 @@
 """
-Connection attempts that fail with the same error at whatever stage they are cancelled.
+Connection attempts: their errors at whatever stage they are cancelled, and their end after an exception.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TypeVar
 
 from twisted.internet.defer import Deferred
@@ -32,3 +33,19 @@ def cancellable(connecting: Deferred[T], error: Exception) -> Deferred[T]:
     connected: Deferred[T] = Deferred(cancel)
     connecting.addCallbacks(connected.callback, failed)
     return connected
+
+
+def wrapped(connecting: Deferred[T], *wrappers: Callable[[Deferred[T]], Deferred[T]]) -> Deferred[T]:
+    """
+    Return what these functions make of an attempt to connect, each of the result of the one before.
+
+    @return: fails with the exception of a function, after which the attempt is cancelled.
+    """
+    try:
+        for wrapper in wrappers:
+            connecting = wrapper(connecting)
+    except Exception:
+        failure = Failure()
+        connecting.addBoth(lambda _: failure)
+        connecting.cancel()
+    return connecting

@@ -8,7 +8,7 @@ from typing import Any, Generic
 
 from zope.interface import implementer
 
-from twisted.internet.defer import Deferred, fail
+from twisted.internet.defer import Deferred, fail, maybeDeferred
 from twisted.internet.error import ConnectError, ConnectingCancelledError, NoProtocol
 from twisted.internet.interfaces import (
     IAddress,
@@ -21,7 +21,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from txrdma.error import RDMAError
-from txrdma.kit.cancelling import cancellable
+from txrdma.kit.cancelling import cancellable, wrapped
 from txrdma.messages.address import MessageAddress
 from txrdma.messages.interfaces import (
     IMessageClientEndpoint,
@@ -63,8 +63,8 @@ class StreamAttempt(Generic[MessageEndT]):
             self._factory.doStart()
         except Exception:
             return fail()
-        connecting = endpoint.connect(self).addCallback(self._started).addErrback(self.failed)
-        return cancellable(connecting, ConnectingCancelledError(destination))
+        connecting = maybeDeferred(endpoint.connect, self).addCallback(self._started).addErrback(self.failed)
+        return wrapped(connecting, lambda made: cancellable(made, ConnectingCancelledError(destination)))
 
     def buildProtocol(self, peer: MessageAddress) -> MessageEndT:
         """Make the protocol of the stream; return the stream, which is the message protocol."""
@@ -167,6 +167,7 @@ class StreamPort:
         self._port, self._factory, self._kind = port, factory, kind
         self._isListening = True
         try:
+            number = self.getHost().port
             factory.doStart()
         except BaseException:
             port.stopListening()
@@ -174,7 +175,7 @@ class StreamPort:
         if IReactorCore.providedBy(reactor):
             self._reactor = reactor
             self._trigger = reactor.addSystemEventTrigger("during", "shutdown", self._stopFactory)
-        name, number = type(factory).__name__, self.getHost().port
+        name = type(factory).__name__
         _log.info("{name} ({kind}) starting on {port}", name=name, kind=kind, port=number)
 
     def __repr__(self) -> str:

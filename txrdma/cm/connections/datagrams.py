@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from secrets import randbelow
 from typing import Any, Final, overload, TYPE_CHECKING, TypeVar
 
@@ -32,6 +33,7 @@ from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID, MULTICAST_QPN, QPN
 from txrdma.interfaces import IMulticast
+from txrdma.kit.cancelling import wrapped
 from txrdma.kit.strings import checkAddress, checkPort
 from txrdma.messages.address import MessageAddress
 from txrdma.messages.interfaces import IMessageClientEndpoint, IMessageProtocolFactory, IMessageServerEndpoint
@@ -323,7 +325,7 @@ class DatagramClientEndpoint:
                 answer.callback(result)
 
         connecting.addBoth(fire)
-        return within(self._reactor, self._timeout, answer)
+        return wrapped(answer, partial(within, self._reactor, self._timeout))
 
     async def _connectTo(
         self, address: str, factory: IMessageProtocolFactory, answer: Deferred[DatagramProtocol]
@@ -518,5 +520,9 @@ class DatagramServerEndpoint:
                 device = self._device if isinstance(self._device, str) else self._device.name
                 raise cannotListen(device, self._port, error) from error
             serving.startListening()
-        followUser(self._reactor, self._device, adapter, serving)
+            try:
+                followUser(self._reactor, self._device, adapter, serving)
+            except BaseException:
+                serving.stopListening()
+                raise
         return serving

@@ -35,6 +35,7 @@ from txrdma.error import InvalidRequest, RDMAError
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID, GUID, LID
 from txrdma.interfaces import IPathResolver, IServiceClaims
+from txrdma.kit.cancelling import wrapped
 from txrdma.kit.logs import errorText
 from txrdma.kit.shutdown import failingOnShutdown
 from txrdma.kit.strings import checkAddress, checkPort
@@ -209,7 +210,7 @@ class _ClientEndpoint:
     def connect(self, factory: IMessageProtocolFactory) -> Deferred[Any]: ...
 
     def connect(self, factory: Any) -> Deferred[Any]:
-        return within(self._reactor, self._timeout, self._resolved(factory))
+        return wrapped(self._resolved(factory), partial(within, self._reactor, self._timeout))
 
     def _resolved(self, factory: IMessageProtocolFactory) -> Deferred[IRDMAProtocol]:
         """Find the path, and connect by it."""
@@ -407,8 +408,12 @@ class _ServerEndpoint:
             listening = ServiceListening(
                 adapter, self._scheme, self._serviceIDs, factory, self._terms, self._backlog, self._match
             )
-            listening.startListening()
-        followUser(self._reactor, self._device, adapter, listening)
+            try:
+                listening.startListening()
+                followUser(self._reactor, self._device, adapter, listening)
+            except BaseException:
+                listening.stopListening()
+                raise
         return listening
 
 

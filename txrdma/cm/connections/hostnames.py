@@ -13,7 +13,7 @@ from typing import Any, Final, Generic, TypeVar
 from zope.interface import implementer
 
 from twisted.internet.address import IPv4Address, IPv6Address
-from twisted.internet.defer import CancelledError, Deferred, fail, succeed
+from twisted.internet.defer import CancelledError, Deferred, fail, maybeDeferred, succeed
 from twisted.internet.interfaces import (
     IAddress,
     IHostResolution,
@@ -117,7 +117,7 @@ class Attempts(Generic[Connected]):
         self._waiting = list(addresses)
         self._pending: list[Deferred[Connected]] = []
         self._timer = Timer(reactor)
-        self.answer: Deferred[Connected] = Deferred(lambda _: self._end())
+        self.answer: Deferred[Connected] = Deferred(lambda _: self._stop())
         self._begin()
 
     def _begin(self) -> None:
@@ -126,13 +126,13 @@ class Attempts(Generic[Connected]):
         address = self._waiting.pop(0)
         if self._waiting:
             self._timer.start(ATTEMPT_DELAY, self._begin)
-        attempt = self._connect(address)
+        attempt = maybeDeferred(self._connect, address)
         self._pending.append(attempt)
         attempt.addCallbacks(self._succeeded, self._failed, (attempt,), {}, (attempt, address))
 
     def _succeeded(self, result: Connected, attempt: Deferred[Connected]) -> None:
         self._pending.remove(attempt)
-        self._end()
+        self._stop()
         self.answer.callback(result)
 
     def _failed(self, failure: Failure, attempt: Deferred[Connected], address: str) -> None:
@@ -146,7 +146,7 @@ class Attempts(Generic[Connected]):
         elif not self._pending:
             self.answer.errback(failure)
 
-    def _end(self) -> None:
+    def _stop(self) -> None:
         """Cancel everything that is pending."""
         self._timer.stop()
         self._waiting.clear()

@@ -44,7 +44,7 @@ from txrdma.cm.rsocket.transport import RSocketTransport
 from txrdma.cm.terms import checkSeconds, KEEPALIVE, Terms
 from txrdma.cm.terms import RANGES as TERM_RANGES
 from txrdma.error import DeviceUnavailable, InvalidRequest, WireError
-from txrdma.kit.cancelling import cancellable
+from txrdma.kit.cancelling import cancellable, wrapped
 from txrdma.kit.shutdown import failingOnShutdown
 from txrdma.kit.values import frozen
 from txrdma.messages.address import MessageAddress
@@ -171,9 +171,11 @@ class RSocketClientEndpoint:
             endpoint = self._endpoint(address, privateData=attempt.end.prepare)
             return attempt.connect(endpoint, self._destination)
 
-        connecting = connectToHost(self._reactor, self._host, connect)
-        connecting = failingOnShutdown(self._reactor, connecting).addErrback(_resolutionFailed)
-        return cancellable(connecting, ConnectingCancelledError(self._destination))
+        return wrapped(
+            connectToHost(self._reactor, self._host, connect),
+            lambda connecting: failingOnShutdown(self._reactor, connecting).addErrback(_resolutionFailed),
+            lambda connecting: cancellable(connecting, ConnectingCancelledError(self._destination)),
+        )
 
 
 class _Connecting(StreamAttempt[RSocketEnd]):
