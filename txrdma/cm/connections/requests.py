@@ -173,7 +173,12 @@ class RequestTransport(MessageTransport):
 
         done: Deferred[Any] = Deferred(cancel)
         request.done = done
-        if not self._ask(request):
+        try:
+            number = self._ask(request)
+        except BaseException:
+            request.done = None  # the caller gets the exception
+            raise
+        if not number:
             request.fail(Failure(ConnectionLost("the connection has ended")))
         return done
 
