@@ -9,6 +9,7 @@ from twisted.internet.tcp import Connection
 from twisted.python.failure import Failure
 
 from txrdma.kit.delayedcalls import cancelCall
+from txrdma.test.support.interruptions import readerOf
 from txrdma.testing.smc.hosts import World
 
 
@@ -29,13 +30,9 @@ class InterruptedWorld(World):
             return super().turn()
         except ZeroDivisionError as error:
             self.escaped.append(Failure())
-            found = error.__traceback__
-            while found is not None:
-                code, reader = found.tb_frame.f_code, found.tb_frame.f_locals.get("self")
-                if code.co_name in ("doRead", "doWrite"):
-                    self._drop(reader)
-                    break
-                found = found.tb_next
+            reader = readerOf(error)
+            if reader is not None:
+                self._drop(reader)
             return True
 
     def _drop(self, reader: Any) -> None:
