@@ -327,10 +327,9 @@ class SendQueue:
         # A long message is in both queues while only its announcement is posted, without its name.
         if not self._unread or (self.waiting and self.waiting[0] is self._unread[0]):
             return []
-        first, *later = self._unread
-        self._unexpose(first)  # it stays in the queue if that raises an exception
+        self._unexpose(self._unread[0])  # it stays in the queue if that raises an exception
         messages = [self._unread.popleft()]
-        end = later[0].workRequest.identifier if later else self._next + 1
+        end = self._unread[0].workRequest.identifier if self._unread else self._next + 1
         while self._behind and self._behind[0].workRequest.identifier < end:
             messages.append(self._behind.popleft())
         return messages
