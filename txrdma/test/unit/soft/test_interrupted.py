@@ -304,7 +304,7 @@ class InterruptionTests(SynchronousTestCase):
                     return False
             frame = sys._getframe(2)
             while frame.f_back is not None and frame.f_code.co_name != "turn":
-                if id(frame.f_locals.get("self")) in self.others:
+                if not self.others.isdisjoint(id(frame.f_locals.get(name)) for name in ("self", "route")):
                     return False
                 frame = frame.f_back
         return self.isArmed
