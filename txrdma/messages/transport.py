@@ -109,8 +109,10 @@ class MessageTransport:
                 self._dismissProducer()
                 if not IClosesOnShutdown.providedBy(self.protocol):
                     self.record.ended(self.kind, (self.getHost(), self.getPeer()), reason, self._seconds())
-            self._call(methodcaller("connectionLost", reason), self.protocol)
-            self.protocol = None
+            try:
+                self._call(methodcaller("connectionLost", reason), self.protocol)
+            finally:
+                self.protocol = None  # also after a SystemExit: it is called once
         if self._stopping is not None:
             self._stopping.ended()
             self._stopping = None

@@ -304,6 +304,17 @@ class EndTests(MessagingCase):
         self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
         self.assertNothingLeft()
 
+    def test_protocolThatExits(self) -> None:
+        """C{connectionLost} is called once, also if it raises C{SystemExit}, and the end is complete."""
+        client, server = self.connected()
+        client.connectionLost = Mock(side_effect=SystemExit)
+        client.transport.abortConnection()
+        self.wait(lambda: server.lost)
+        self.assertEqual(client.connectionLost.call_count, 1)
+        self.assertIs(client.transport._stopping, None)
+        self.assertEqual(len(self.flushLoggedErrors(SystemExit)), 1)
+        self.assertNothingLeft()
+
     def test_errorInAnyStep(self) -> None:
         steps = (
             *((Keepalive, "stop"), (SoftQueuePair, "close"), (Adapter, "detach"), (Part, "giveBack")),
