@@ -124,11 +124,14 @@ class Attempts(Generic[Connected]):
         """Try the next address."""
         self._timer.stop()
         address = self._waiting.pop(0)
-        if self._waiting:
-            self._timer.start(ATTEMPT_DELAY, self._begin)
-        attempt = maybeDeferred(self._connect, address)
+        attempt = maybeDeferred(self._attempt, address)
         self._pending.append(attempt)
         attempt.addCallbacks(self._succeeded, self._failed, (attempt,), {}, (attempt, address))
+
+    def _attempt(self, address: str) -> Deferred[Connected]:
+        if self._waiting:
+            self._timer.start(ATTEMPT_DELAY, self._begin)
+        return self._connect(address)
 
     def _succeeded(self, result: Connected, attempt: Deferred[Connected]) -> None:
         self._pending.remove(attempt)

@@ -28,7 +28,7 @@ from txrdma.cm.connections.datagrams import (
     DatagramProtocol,
     DatagramServerEndpoint,
 )
-from txrdma.cm.connections.hostnames import addressesOf, ATTEMPT_DELAY
+from txrdma.cm.connections.hostnames import addressesOf, ATTEMPT_DELAY, Attempts
 from txrdma.cm.errors import HostUnknown, Rejected
 from txrdma.cm.rsocket.endpoints import RSocketClientEndpoint, RSocketServerEndpoint
 from txrdma.error import DeviceUnavailable
@@ -191,6 +191,18 @@ class NameTests(NameCase):
         self.failureResultOf(asked, CancelledError)
         self.assertEqual(self.served, [])
         self.assertNothingLeft()
+
+    def test_attemptThatCannotBegin(self) -> None:
+        """An exception before an attempt fails the attempt with this address only."""
+        timers = Mock(side_effect=[Mock(), ZeroDivisionError])
+        self.patch(self.clock, "callLater", timers)
+        pending: list[Deferred[str]] = [Deferred(), Deferred()]
+        connect = Mock(side_effect=pending)
+        answer = Attempts(self.clock, "there.example", ["10.0.1.8", "10.0.1.9", "10.0.1.2"], connect).answer
+        pending[0].errback(DeviceUnavailable("a test's"))
+        pending[1].callback("connected")
+        self.assertEqual(self.successResultOf(answer), "connected")
+        self.assertEqual([each.args for each in connect.mock_calls], [("10.0.1.8",), ("10.0.1.2",)])
 
     def test_errorOfLastAddress(self) -> None:
         self.listenAt()
