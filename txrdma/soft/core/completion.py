@@ -168,10 +168,10 @@ class SoftCompletionChannel:
                 return
             except Exception:
                 _log.failure("Unexpected error: a reader of completions is woken by its descriptor")
-        self._events.append(queue)
         if not self._rung and self._bell is not None:
-            self._rung = True
             self._bell.ring()
+            self._rung = True
+        self._events.append(queue)
 
 
 def _closed() -> InvalidRequest:
@@ -296,8 +296,7 @@ class SoftCompletionQueue:
         self.isClosed = True
         self._free = 0
         self.armed = _UNARMED
-        for failed in tuple(self._members):
-            failed(None)
+        self._failMembers(None)
         self._members.clear()
         self._completions.clear()
         for route in tuple(self._dormant):
@@ -320,14 +319,14 @@ class SoftCompletionQueue:
             return
         completions.append(completion)
         if self.armed and not self._polling and (self.armed == _NEXT or solicited or completion.status):
-            self.armed = _UNARMED
             self.channel._raise(self)
+            self.armed = _UNARMED  # not if that raises: the next completion tries again
 
     def ring(self, solicited: bool) -> None:
         """Wake the channel's reader, if the queue is armed, for a message without completion."""
         if self.armed == _NEXT or (self.armed and solicited):
-            self.armed = _UNARMED
             self.channel._raise(self)
+            self.armed = _UNARMED
 
     def join(self, failed: _Failed) -> None:
         """Add a queue pair; C{failed} puts it into ERR."""
@@ -479,6 +478,14 @@ class SoftCompletionQueue:
         if self._free == 0:
             return
         self._free = 0
-        self._notify(AsyncEvent(AsyncEventKind.CQ_ERROR, completionQueue=self))
+        try:
+            self._notify(AsyncEvent(AsyncEventKind.CQ_ERROR, completionQueue=self))
+        finally:
+            self._failMembers(AsyncEventKind.QP_FATAL)
+
+    def _failMembers(self, event: AsyncEventKind | None) -> None:
         for failed in tuple(self._members):
-            failed(AsyncEventKind.QP_FATAL)
+            with _log.failuresHandled(
+                "Unexpected error while a queue pair of {queue!r} was failed", queue=self
+            ):
+                failed(event)

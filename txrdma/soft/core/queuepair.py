@@ -317,6 +317,8 @@ class SoftQueuePair:
                 self.attributes = before
                 raise
             self._attach(self._route)
+            if self.state is not current:  # it has failed when it was armed
+                return
         self.state = target
         if self._route is not None:
             self._route.attributesChanged()
@@ -516,8 +518,14 @@ class SoftQueuePair:
         if self.state is _ERR or self.state is _RESET:
             return
         self.state = _ERR
-        if event is not None:
-            self._host.notify(AsyncEvent(event, queuePair=self))
+        try:
+            if event is not None:
+                self._host.notify(AsyncEvent(event, queuePair=self))
+        finally:
+            self._flush()
+
+    def _flush(self) -> None:
+        """Complete all requests, although the route raises."""
         try:
             left = [] if self._route is None else self._route.flush()
             for identifier, opcode in left:
