@@ -73,6 +73,7 @@ class UnopenedLane(Route):
             self.owner.routeOpened(opened.lane)
         except BaseException:
             opened.lane.close()
+            self.owner.failed(AsyncEventKind.QP_FATAL)  # the peer has failed, since the lane was closed
             raise
         waiting, self._waiting = self._waiting, ()
         if waiting:

@@ -136,6 +136,9 @@ class _ConnectedProcess(PeerProcess):
                     return
                 self._postponed.pop(first, None)
                 unopened.owner.failed(AsyncEventKind.QP_FATAL)
+            except Exception:  # the caller may be closing another queue pair
+                self._postponed.pop(first, None)
+                unopened.owner.raised()
 
     def _open(self, unopened: UnopenedLane) -> SharedQueuePair:
         """Give a queue pair its lane, and send JOIN."""

@@ -9,12 +9,15 @@ from unittest.mock import Mock
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import InvalidRequest
-from txrdma.iba.verbs import AsyncEventKind, Capacity, Operation, QPState, ReceiveRequest, Status
+from txrdma.iba.verbs import AsyncEventKind, Capacity, Operation, QPState, ReceiveRequest, SendRequest, Status
+from txrdma.interfaces import AsyncEvent
 from txrdma.sim.sharedmemory import SimulatedMemory
 from txrdma.soft.core import completion
 from txrdma.soft.core.queuepair import SoftQueuePair
 from txrdma.soft.device import SoftDevice
+from txrdma.soft.shared import routes
 from txrdma.soft.shared._lane import Lane
+from txrdma.soft.shared.sharedqueuepair import SharedQueuePair
 from txrdma.test.support.compiled import skipIfCompiled
 from txrdma.test.support.soft.pairs import another, connected, End
 from txrdma.testing.reactors import ReactorClock
@@ -125,4 +128,44 @@ class IsolationTests(SynchronousTestCase):
         one.queue.close()
         self.assertEqual([each.state for each in queuePairs], [QPState.ERR] * 3)
         self.assertEqual(one.channel._queues, [])
+        self.assertLogged(1)
+
+    def postponed(self) -> list[tuple[Any, Any]]:
+        """Return pairs of which the last one waits until the peer answers others, and cannot be connected."""
+        one, other = self.pair()
+        pairs = [another(one, other, SMALL) for _ in range(routes.MOST_UNANSWERED + 1)]
+        for here, there in pairs:
+            there.postReceive([ReceiveRequest(3, [other.segment(0, 100)])])
+            here.postSend([SendRequest(1, Operation.SEND, (one.segment(0, 5),))])
+        self.failing(SharedQueuePair, "invite", pairs[-1][0])
+        return pairs
+
+    def assertOnlyLastFailed(self, pairs: list[tuple[Any, Any]]) -> None:
+        failed = [here for here, _ in pairs if here.state is QPState.ERR]
+        self.assertEqual(failed, [pairs[-1][0]])
+        self.assertLogged(1)
+
+    def test_laneAfterAnswers(self) -> None:
+        """An exception of a queue pair that waited for the answer to another one fails only the former."""
+        pairs = self.postponed()
+        self.pause()
+        self.assertOnlyLastFailed(pairs)
+
+    def test_laneAfterClose(self) -> None:
+        """An exception of a queue pair that waited until another one was closed fails only the former."""
+        pairs = self.postponed()
+        pairs[0][0].close()
+        self.assertOnlyLastFailed(pairs)
+
+    def test_attachingALane(self) -> None:
+        """A queue pair that does not get its lane, which the peer has requested, fails."""
+        one, other = self.pair()
+        events: list[AsyncEvent] = []
+        other.device.subscribe(events.append)
+        self.failing(SoftQueuePair, "_attach", other.qp)
+        one.post(1, Operation.SEND, [one.segment(0, 5)])
+        self.pause()
+        self.assertIs(other.qp.state, QPState.ERR)
+        self.assertEqual([each.kind for each in events], [AsyncEventKind.QP_FATAL])
+        self.assertEqual([each.status for each in one.poll()], [Status.RETRY_EXC_ERR])
         self.assertLogged(1)
