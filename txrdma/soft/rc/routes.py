@@ -121,7 +121,8 @@ class RoCERoute(Route):
 
     def flush(self) -> list[tuple[int, CompletionOpcode]]:
         left = self._stop()
-        self.deliver()
+        with _log.failuresHandled("Unexpected error while {route!r} was flushed", route=self):
+            self.deliver()
         return left
 
     def attributesChanged(self) -> None:
@@ -406,7 +407,8 @@ class DatagramRoute(Route, PortRoute):
 
     def flush(self) -> list[tuple[int, CompletionOpcode]]:
         left = self.datagrams.flush()
-        self.deliver()
+        with _log.failuresHandled("Unexpected error while {route!r} was flushed", route=self):
+            self.deliver()
         return left
 
     def attributesChanged(self) -> None:

@@ -9,17 +9,29 @@ from unittest.mock import Mock
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import InvalidRequest
-from txrdma.iba.verbs import AsyncEventKind, Capacity, Operation, QPState, ReceiveRequest, SendRequest, Status
+from txrdma.iba.verbs import (
+    AsyncEventKind,
+    Capacity,
+    Operation,
+    QPAttributes,
+    QPState,
+    ReceiveRequest,
+    SendRequest,
+    Status,
+)
 from txrdma.interfaces import AsyncEvent
+from txrdma.sim.network import SimulatedNetwork
 from txrdma.sim.sharedmemory import SimulatedMemory
 from txrdma.soft.core import completion
 from txrdma.soft.core.queuepair import SoftQueuePair
 from txrdma.soft.device import SoftDevice
+from txrdma.soft.rc.routes import DatagramRoute, RoCERoute
 from txrdma.soft.shared import routes
+from txrdma.soft.shared._incoming import LaneReceiver
 from txrdma.soft.shared._lane import Lane
 from txrdma.soft.shared.sharedqueuepair import SharedQueuePair
 from txrdma.test.support.compiled import skipIfCompiled
-from txrdma.test.support.soft.pairs import another, connected, End
+from txrdma.test.support.soft.pairs import another, connected, datagramEnds, End
 from txrdma.testing.reactors import ReactorClock
 
 SMALL = Capacity(8, 8, 1, 1, 0)
@@ -92,6 +104,36 @@ class IsolationTests(SynchronousTestCase):
         other.post(5, Operation.SEND, [other.segment(0, 5)])
         self.pause()
         self.assertEqual(other.poll()[-1].status, Status.RETRY_EXC_ERR)
+
+    def test_flushedLane(self) -> None:
+        """Requests are flushed, and the peer is notified, although closing the lane raises."""
+        one, other = self.pair()
+        one.post(1, Operation.SEND, [one.segment(0, 5)])
+        self.pause()
+        self.failing(LaneReceiver, "close")
+        one.qp.modify(QPAttributes(state=QPState.ERR))
+        self.assertEqual([each.identifier for each in one.poll()], [1])
+        self.assertLogged(1)
+        other.post(2, Operation.SEND, [other.segment(0, 5)])
+        self.pause()
+        self.assertEqual([each.status for each in other.poll()], [Status.RETRY_EXC_ERR])
+
+    def test_flushedRoute(self) -> None:
+        """Requests of RoCE are flushed, although completions before them cannot be reported."""
+        network = SimulatedNetwork(self.clock)
+        devices = [network.device(f"10.0.1.{number}") for number in (1, 2)]
+        for device in devices:
+            self.addCleanup(device.close)
+        for begin, route in ((connected, RoCERoute), (datagramEnds, DatagramRoute)):
+            one, other = begin(*devices)
+            one.receive(1, 0, 100)
+            if route is RoCERoute:
+                one.post(2, Operation.SEND, [one.segment(0, 5)])
+            self.failing(route, "deliver")
+            one.qp.modify(QPAttributes(state=QPState.ERR))
+            expected = [2, 1] if route is RoCERoute else [1]
+            self.assertEqual([each.identifier for each in one.poll()], expected)
+            self.assertLogged(1)
 
     def test_wakingAReader(self) -> None:
         """If waking a reader raises, the next completion wakes it."""
