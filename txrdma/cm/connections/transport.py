@@ -757,21 +757,25 @@ class RDMATransport(RequestTransport):
             self._finish(self._life.fail, ConnectionLost(what))
 
     def _abort(self, reason: Exception) -> None:
-        """End the connection at once; try twice, since an exception may prevent it."""
-        try:
-            self._finish(self._life.abort, reason)
-        except Exception:
-            _log.failure("{transport} is aborted again after an exception", transport=self)
-            self._finish(self._life.abort, reason)
+        """End the connection at once."""
+        self._finish(self._life.abort, reason)
 
     def _finish(self, ends: Callable[[], bool], reason: Exception) -> None:
         """
         Close the queue pair, send a DREQ if that was not done, and report the end to the protocol.
 
-        If an exception prevents this, the connection gets a new lifecycle, so that it can be aborted.
+        If an exception prevents this, the connection is aborted, for the same reason.
 
         @param ends: an input of the lifecycle, which returns whether it ends the connection.
         """
+        try:
+            self._tryToFinish(ends, reason)
+        except Exception:
+            _log.failure("{transport} is aborted after an exception", transport=self)
+            self._tryToFinish(self._life.abort, reason)
+
+    def _tryToFinish(self, ends: Callable[[], bool], reason: Exception) -> None:
+        """Do what L{_finish} does; after an exception the lifecycle is a new one, which can be aborted."""
         try:
             if ends():
                 release = self.adapter.holdUntilReported()

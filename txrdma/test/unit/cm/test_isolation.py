@@ -304,6 +304,18 @@ class EndTests(MessagingCase):
         self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
         self.assertNothingLeft()
 
+    def test_errorBeforeTheEnd(self) -> None:
+        """A connection whose queue pair has failed ends, for this reason, although an exception is raised."""
+        client, server = self.connected()
+        failing = FailsOnce(Adapter.holdUntilReported)
+        with patch.object(Adapter, "holdUntilReported", lambda adapter: failing(adapter)):
+            client.transport._queuePairFailed("simulated failure")
+        self.wait(lambda: server.lost)
+        (reason,) = client.lost
+        self.assertIn("simulated failure", reason.getErrorMessage())
+        self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
+        self.assertNothingLeft()
+
     def test_protocolThatExits(self) -> None:
         """C{connectionLost} is called once, also if it raises C{SystemExit}, and the end is complete."""
         client, server = self.connected()
