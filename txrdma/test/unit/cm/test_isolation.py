@@ -319,10 +319,11 @@ class EndTests(MessagingCase):
     def test_protocolThatExits(self) -> None:
         """C{connectionLost} is called once, also if it raises C{SystemExit}, and the end is complete."""
         client, server = self.connected()
-        client.connectionLost = Mock(side_effect=SystemExit)
+        lost = Mock(side_effect=SystemExit)
+        self.patch(client, "connectionLost", lost)
         client.transport.abortConnection()
         self.wait(lambda: server.lost)
-        self.assertEqual(client.connectionLost.call_count, 1)
+        self.assertEqual(lost.call_count, 1)
         self.assertIs(client.transport._stopping, None)
         self.assertEqual(len(self.flushLoggedErrors(SystemExit)), 1)
         self.assertNothingLeft()

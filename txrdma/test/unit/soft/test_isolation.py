@@ -52,12 +52,14 @@ class IsolationTests(SynchronousTestCase):
         for device in self.devices:
             self.addCleanup(device.close)
 
-    def pair(self) -> tuple[End, End]:
+    def pair(self) -> tuple[Any, Any]:
+        """Return two connected ends."""
         return connected(*self.devices)
 
     def failing(self, owner: object, name: str, only: object = None) -> list[object]:
         """Let the first call of a function raise, perhaps that for one object; return these calls."""
-        original, calls = getattr(owner, name), []
+        original = getattr(owner, name)
+        calls: list[object] = []
 
         def function(subject: Any, *arguments: object) -> object:
             if not calls and only in (None, subject, getattr(subject, "owner", None)):
@@ -150,7 +152,7 @@ class IsolationTests(SynchronousTestCase):
         self.assertEqual(one.channel.takeEvents(), [one.queue])
         self.assertEqual([each.identifier for each in one.poll()], [1, 2])
 
-    def members(self) -> tuple[End, list[SoftQueuePair]]:
+    def members(self) -> tuple[Any, list[SoftQueuePair]]:
         """Return three queue pairs with one completion queue, of which flushing the first one raises."""
         one, other = self.pair()
         self.failing(SoftQueuePair, "_flush", one.qp)
