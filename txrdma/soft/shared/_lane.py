@@ -20,11 +20,8 @@ outstanding requests fail. Closing is final and idempotent.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence, Sized
-from contextlib import ExitStack
 from math import inf
 from typing import Any, Final, TYPE_CHECKING
-
-from twisted.logger import Logger
 
 from txrdma.error import InvalidRequest
 from txrdma.iba.times import ackTimeoutSeconds, rnrTimerSeconds
@@ -61,8 +58,6 @@ from txrdma.unix.fences import acquire, barrier, ORDERED, release
 
 if TYPE_CHECKING:
     from txrdma.soft.core.queuepair import SoftQueuePair
-
-_log = Logger()
 
 _SEND: Final = CompletionOpcode.SEND
 _SENDS: Final = Wake.SENDS
@@ -257,13 +252,16 @@ class Lane:
         services, self._services = self._services, CLOSED_SERVICES
         left: list[tuple[int, CompletionOpcode]] = []
         begun = None
-        closing = _log.failuresHandled("Unexpected error while {lane!r} was closed", lane=self)
-        with closing, ExitStack() as steps:  # the last one first; each is taken although others raise
-            steps.callback(services.left)
-            steps.callback(outgoing.leave)
-            steps.callback(rings.close)
-            left = outgoing.close()
-            begun = self._incoming.close()
+        try:
+            try:
+                left = outgoing.close()
+                begun = self._incoming.close()
+                rings.close()
+                outgoing.leave()
+            finally:
+                services.left()
+        except Exception:
+            self._owner.raised()
         return left, begun
 
     # Fast path, once per message and direction: txrdma.interfaces.IDirectLane.
