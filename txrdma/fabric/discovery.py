@@ -31,6 +31,7 @@ from txrdma.fabric.model import (
     numPortsIn,
     Port,
     portGUIDIn,
+    PortKey,
     Problem,
 )
 from txrdma.fabric.sweepbounds import Bounds, LEFT_OUT, MOST_HOPS, MOST_NODES, MOST_PROBLEMS
@@ -56,6 +57,9 @@ MAX_PER_NODE: Final = 4
 """
 Largest number of outstanding SMPs to one node: VL 15 has no flow control, and nodes have small SMP buffers.
 """
+
+UNPROCESSED: Final = "unprocessed"
+"""Kind of problems that are exceptions raised while an answer was processed."""
 
 _LEAST_OUTSTANDING: Final = 8
 """Smallest window of outstanding SMPs, regardless of losses."""
@@ -174,6 +178,7 @@ class Sweep:
     @ivar window: limit of outstanding SMPs: C{maxOutstanding}, reduced after answers to retransmissions.
     @ivar farther: number of ports with a link at the limit of hops; nothing behind them was queried.
     @ivar bounds: limits of nodes and ports, and branches that were left out.
+    @ivar unprocessed: ports behind which nodes may be missing, as the processing of an answer has raised.
     @ivar progress: called after answers with the numbers of completed and of known Gets.
     """
 
@@ -197,6 +202,7 @@ class Sweep:
         self.fabric = Fabric()
         self.asked = self.answered = self.farther = 0
         self.bounds = Bounds(mostNodes)
+        self.unprocessed: list[PortKey] = []
         self._failures = 0
         self._isExceptionLogged = False
         self.progress = progress
@@ -317,8 +323,10 @@ class Sweep:
         if not self._isExceptionLogged:
             self._isExceptionLogged = True
             _log.failure("the answer at {route} could not be processed", route=question.path)
+        if question.kind in (_NodeInfo, _PortInfo):
+            self.unprocessed.append((question.about.node.guid, question.about.number))
         what = question.kind.__name__.lstrip("_")
-        self._problem("unprocessed", question.path, f"{what}: {type(error).__name__}: {errorText(error)}")
+        self._problem(UNPROCESSED, question.path, f"{what}: {type(error).__name__}: {errorText(error)}")
 
     def _broken(self, error: BaseException) -> None:
         """Fail the sweep with an error that no other node caused, such as the loss of the port."""

@@ -27,7 +27,7 @@ from txrdma.error import RDMAError
 from txrdma.fabric.adaptive import Adaptive, STATIC
 from txrdma.fabric.cables import CableWatch
 from txrdma.fabric.congestion import congestionFindings
-from txrdma.fabric.discovery import MAX_PER_NODE, Sweep
+from txrdma.fabric.discovery import MAX_PER_NODE, Sweep, UNPROCESSED
 from txrdma.fabric.health import Finding, locatedFindings, managerFindings
 from txrdma.fabric.managerwatch import ManagerWatch
 from txrdma.fabric.model import breakUp, Fabric, Node, Port
@@ -363,11 +363,13 @@ class FabricPoller:
             now = self._sweptAt = self._reactor.seconds()
             statistics.sweepSeconds = now - began
         statistics.sweeps += 1
-        if len(fabric.nodes) < _FEWEST_NODES and self.topologyWatch.present:
+        if self.fabric is not None and self._lacksBranch(sweep, self.fabric):
+            await self._sweptPartly(fabric)
+        elif len(fabric.nodes) < _FEWEST_NODES and self.topologyWatch.present:
             self._pauseSeconds = settings.settleSeconds
             await self._sweptAlone(fabric)
         elif sweep.bounds.isFull and self.fabric is not None:
-            self._sweepTruncated(fabric)
+            await self._sweptPartly(fabric)
         else:
             await self._swept(fabric, now)
             if managers is not None:
@@ -388,11 +390,19 @@ class FabricPoller:
         with self.sweeps.step("checking the fabric"):
             self.findings.report(_SWEEP, await self._checked(fabric), isUnknown=lambda key: True)
 
-    def _sweepTruncated(self, fabric: Fabric) -> None:
-        """Handle a sweep that reached its bounds: nodes that it did not find need not be missing."""
+    @staticmethod
+    def _lacksBranch(sweep: Sweep, before: Fabric) -> bool:
+        """Return whether a sweep did not follow a link of the fabric before, by an exception of txrdma."""
+        ports = (before.portAt(*key) for key in sweep.unprocessed)
+        return any(port is not None and port.peer is not None for port in ports)
+
+    async def _sweptPartly(self, fabric: Fabric) -> None:
+        """Handle a sweep that left out a part of the fabric: nodes that it did not find need not be missing."""
         self._isResuming = False
-        found = [Finding(one.kind, one.where, one.text) for one in fabric.problems if one.kind == LEFT_OUT]
-        self.findings.report(_SWEEP, found, isUnknown=lambda key: True)
+        with self.sweeps.step("checking the fabric"):
+            checked = await self._checked(fabric)
+            found = [one for one in checked if one.kind in (LEFT_OUT, UNPROCESSED)]
+            self.findings.report(_SWEEP, found, isUnknown=lambda key: True)
 
     def _untilSweep(self) -> float:
         """Return the time until the next sweep, which may settle a finding."""

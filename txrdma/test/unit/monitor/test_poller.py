@@ -319,26 +319,43 @@ class PollerTests(PollerTestCase):
         self.assertEqual(self.poller.findings.log.open, {})
         self.assertTrue(all(what == "cleared" for what, _kind, _where in self.output()))
 
-    def test_unprocessedHost(self) -> None:
-        """A host whose answers to sweeps cannot be processed is the only one that is missing."""
-        self.fabric.growCounters("a", 1, portXmitData=1000.0)
-        self.started()
-        guid, add = self.fabric.node("b").guid.raw, Fabric.add
+    def unprocessed(self, name: str) -> Any:
+        """Return a context in which each NodeInfo of a node raises an exception."""
+        guid, add = self.fabric.node(name).guid.raw, Fabric.add
 
         def failing(fabric: Fabric, content: bytes, route: Any) -> Any:
             if nodeGUIDIn(content) == guid:
                 raise ZeroDivisionError("a bug")
             return add(fabric, content, route)
 
-        with patch.object(Fabric, "add", failing):
+        return patch.object(Fabric, "add", failing)
+
+    def test_unprocessed(self) -> None:
+        """Nodes are not missing because an answer that led to them before cannot be processed."""
+        self.fabric.growCounters("a", 1, portXmitData=1000.0)
+        self.started()
+        for name in ("b", "right", "left"):
+            with self.unprocessed(name):
+                self.pump(400.0)
+            self.assertEqual({(what, kind) for what, kind, _ in self.output()}, {("raised", "unprocessed")})
+            self.assertTrue(self.flushLoggedErrors(ZeroDivisionError))
+            self.assertEqual(len(self.sweptFabric.nodes), 6)
+            self.assertEqual(self.rate("a", 1), 4000.0)
+            self.pump(400.0)
+            self.assertEqual(self.poller.findings.log.open, {})
+            self.output()
+
+    def test_alwaysUnprocessed(self) -> None:
+        """A node that is never known conceals no others: missing ones are reported, and new ones found."""
+        with self.unprocessed("b"):
+            self.started()
+            self.fabric.cut("c")
             self.pump(400.0)
         kinds = {(kind, where) for what, kind, where in self.output() if what == "raised"}
-        self.assertLessEqual({("node-silent", "b")}, kinds)
-        self.assertEqual({kind for kind, _where in kinds}, {"node-silent", "unprocessed"})
-        self.assertEqual(self.rate("a", 1), 4000.0)
-        self.assertTrue(self.flushLoggedErrors(ZeroDivisionError))
+        self.assertLessEqual({("unprocessed", "right"), ("node-gone", "c")}, kinds)
         self.pump(400.0)
-        self.assertEqual(self.poller.findings.log.open, {})
+        self.assertTrue(self.flushLoggedErrors(ZeroDivisionError))
+        self.assertIn(self.fabric.node("b").guid, self.sweptFabric.nodes)
 
     def test_silentWithoutLID(self) -> None:
         """Nodes that were silent and lost their LIDs do not count when all others seem to be silent."""
