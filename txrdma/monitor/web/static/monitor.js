@@ -6,6 +6,7 @@
 
 (() => {
     const LEAST_MILLISECONDS = 2000;
+    const MOST_MILLISECONDS = 60000;
     const LOST = "Not connected; what you see may be old";
     const pollSeconds = Number(document.documentElement.dataset.poll);
     const status = document.getElementById("live");
@@ -54,9 +55,14 @@
             }
             askedAt = Date.now();
             // Browsers refuse an address with a user and a password, as in http://alice:secret@host/.
-            const answer = await fetch(`${location.origin}${location.pathname}${location.search}`, { headers: { Accept: "text/html" } });
-            if (answer.ok) {
-                replaceParts(new DOMParser().parseFromString(await answer.text(), "text/html"));
+            const address = `${location.origin}${location.pathname}${location.search}`;
+            const signal = AbortSignal.timeout(MOST_MILLISECONDS); // of a host that has gone there is no answer
+            const answer = await fetch(address, { headers: { Accept: "text/html" }, signal });
+            if (!answer.ok) {
+                throw new Error(answer.status);
+            }
+            replaceParts(new DOMParser().parseFromString(await answer.text(), "text/html"));
+            if (pollSeconds || (events !== null && events.readyState === EventSource.OPEN)) {
                 status.textContent = "Live";
             }
         } catch (error) {

@@ -594,6 +594,20 @@ class BrowserTests(SynchronousTestCase):
             self.js("document.querySelector('#fabrics a').textContent = document.title = 'old'")
             self.until(lambda: "Live" in self.text("#live") and "old" not in self.text("#fabrics"))
             self.assertEqual(self.driver.title, "old")  # the page was not loaded again
+            refresh = "document.dispatchEvent(new Event('monitor-time'))"
+            for answer in ("async () => new Response('', {status: 502})", "(_, {signal}) => aborted(signal)"):
+                self.js(f"""
+                    const whole = window.fetch;
+                    const timeout = AbortSignal.timeout;
+                    AbortSignal.timeout = () => timeout.call(AbortSignal, 10);
+                    const aborted = (signal) => new Promise((_, no) => signal.addEventListener('abort', no));
+                    window.fetch = {answer};
+                    window.restore = () => {{ window.fetch = whole; AbortSignal.timeout = timeout; }};
+                    {refresh}
+                """)
+                self.until(lambda: "may be old" in self.text("#live"))
+                self.js(f"restore(); {refresh}")
+                self.until(lambda: self.text("#live") == "Live")
             self.driver.find_element("css selector", "input[name=search]").send_keys("leaf04\n")
             self.until(lambda: "Nodes (1)" in self.text("main"))
             self.assertIn("Without those of south", self.text("main"))
