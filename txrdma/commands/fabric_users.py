@@ -150,4 +150,9 @@ def _joined(lines: Iterable[str]) -> str:
 
 def _withRole(line: str, role: str) -> str:
     name, rest = _split(line)
-    return f"{name}:{rest.partition(':')[0]}:{role}"
+    hashed = rest.partition(":")[0]
+    try:
+        PasswordHash.fromText(hashed)
+    except InvalidRequest as error:
+        raise InvalidRequest(f"{name}: {error}") from error
+    return f"{name}:{hashed}:{role}"

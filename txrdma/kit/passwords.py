@@ -150,9 +150,9 @@ class Account:
 
         @raise InvalidRequest: it is something else.
         """
-        hashed, colon, role = text.decode("utf-8", "replace").partition(":")
+        first, colon, role = text.decode("utf-8", "replace").partition(":")
+        hashed = PasswordHash.fromText(first)  # before the role, which may be part of a password
         try:
-            known = UserRole(role if colon else UserRole.VIEWER)
+            return cls(hashed, UserRole(role if colon else UserRole.VIEWER))
         except ValueError:
             raise InvalidRequest(f"the role is viewer or operator, not {role!r}") from None
-        return cls(PasswordHash.fromText(hashed), known)

@@ -124,6 +124,16 @@ class CommandTests(SynchronousTestCase):
         self.run_("remove", "alice")
         self.assertEqual(self.file.read_text(), "")
 
+    def test_plainText(self) -> None:
+        """The role of a user whose password is plain text is not changed; a new password replaces it."""
+        self.file.write_text("alice:pass:word\n")
+        os.chmod(self.file, 0o600)
+        with self.assertRaisesRegex(InvalidRequest, "alice: not a hash"):
+            self._failing("role", "alice", "operator")
+        self.assertEqual(self.file.read_text(), "alice:pass:word\n")
+        self.run_("add", "alice", typed="right one\n")
+        self.assertEqual(self.loggedIn("alice", "right one"), User("alice"))
+
     def test_show(self) -> None:
         """Users are listed with their roles."""
         self.run_("add", "alice", "-r", "operator", typed="right one\n")

@@ -72,6 +72,13 @@ class AccountTests(SynchronousTestCase):
         for text in ("", "pass:operator", f"{PASSLIB}:root", f"{PASSLIB}:", "$scrypt$x"):
             self.assertRaises(InvalidRequest, Account.fromText, text.encode())
 
+    def test_plainText(self) -> None:
+        """The error about a password as plain text, with or without a colon, repeats nothing of it."""
+        for text in ("secret", "pass:secret", "secret:viewer", "$scrypt$:secret"):
+            error = str(self.assertRaises(InvalidRequest, Account.fromText, text.encode()))
+            self.assertIn("not a hash", error)
+            self.assertNotIn("secret", error)
+
     def test_known(self) -> None:
         """After the slow comparison a fast one is enough, for the right password only."""
         account = Account.fromText(PASSLIB.encode())
