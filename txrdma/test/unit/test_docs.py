@@ -15,6 +15,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.commands.common.portchanges import OPERATIONS
 from txrdma.commands.perfquery import KINDS
 from txrdma.fabric import errorcounters, nodenames, sweepbounds
+from txrdma.fabric.model import Problem
 from txrdma.kit import webaccess
 from txrdma.monitor.web import events, html, site, tables
 
@@ -42,6 +43,13 @@ class NamesTests(SynchronousTestCase):
     def test_code(self) -> None:
         """Every module, class and member that a page names exists."""
         self.assertEqual(self.unknown("api", lambda name: self.names["referencePage"](f"txrdma.{name}")), [])
+
+    def test_problems(self) -> None:
+        """Each kind of a sweep's problems is described."""
+        kinds = re.findall(r"C\{([a-z-]+)\}", (Problem.__doc__ or "").partition("@ivar where")[0])
+        self.assertGreater(len(kinds), 5)
+        page = (DOCS / "fabric-commands.md").read_text()
+        self.assertEqual([kind for kind in kinds if f"`{kind}`" not in page], [])
 
     def test_unknown(self) -> None:
         """A name that does not exist is noticed, also a method of a class that exists."""
