@@ -113,11 +113,12 @@ class Stalls:
     def _watched(self, call: Any) -> Any:
         def watched(reactor: Any, *arguments: Any) -> Any:
             begun = self._ran()
-            self._number += 1
+            isFirst = not self._number % 2  # otherwise it is within an event of another reactor
+            self._number += isFirst
             try:
                 return call(reactor, *arguments)
             finally:
-                self._number += 1
+                self._number += isFirst
                 seconds = self._ran() - begun
                 if seconds > self.seconds:
                     self.seconds, self.event = seconds, repr(arguments[0]) if arguments else "delayed calls"

@@ -128,6 +128,20 @@ class RunTests(SynchronousTestCase):
         self.assertEqual(status, 1)
         self.assertIn("The reactor did nothing else for 1.3", output)
 
+    def test_stallInEventOfReactor(self) -> None:
+        """A stall of a reactor that runs within an event of another one is found, with the lines that ran."""
+        source = (
+            "import time\nfrom twisted.trial.unittest import TestCase\n"
+            "def pause(): time.sleep(1.3)\n"
+            "class T(TestCase):\n  def test_a(self):\n"
+            "    from twisted.internet import reactor, task\n"
+            "    own = type(reactor)()\n    own.callLater(0, pause)\n"
+            "    return task.deferLater(reactor, 0, own.iterate, 0.01)"
+        )
+        status, output = self.run_(source)
+        self.assertEqual(status, 1)
+        self.assertRegex(output, r"Meanwhile it ran: .* pause\.")
+
     def test_durations(self) -> None:
         """A run records how long tests took, and can print the slowest with the reasons of their classes."""
         source = HEAD + "slowBecause = 'It sleeps.'\n  def test_a(self): time.sleep(0.1)"
