@@ -245,6 +245,8 @@ class Sweep:
     ) -> None:
         """Send a Get, or queue it: in the node's lane beyond C{maxPerNode}, else for the window."""
         lane = None
+        if self._done is None:
+            return  # another Get of this turn has failed the sweep
         if self.bounds.cuts and self.bounds.isCut(route.drPath):
             return  # an answer that was under way when the branch was left out leads into it
         if kind is not _NodeInfo:  # each NodeInfo is sent over another link to another node

@@ -297,7 +297,7 @@ class CallbackTests(FaultTestCase):
         self.assertIn(" 0 outstanding", repr(self.agent))
 
     def test_agent(self) -> None:
-        """A sweep whose agent raises fails at once, at any Get."""
+        """A sweep whose agent raises fails at once, at any Get, and sends no other."""
         for number in (1, 2, 5):
             issue, calls = self.agent.issue, 0
 
@@ -310,6 +310,7 @@ class CallbackTests(FaultTestCase):
 
             with patch.object(self.agent, "issue", failing):
                 self.refused(Sweep(self.agent).run(), ZeroDivisionError)
+            self.assertEqual(calls, number)
             self.assertIn(" 0 outstanding", repr(self.agent))
 
 
