@@ -34,7 +34,14 @@ from txrdma.fabric.model import (
     PortKey,
     Problem,
 )
-from txrdma.fabric.sweepbounds import Bounds, LEFT_OUT, MOST_HOPS, MOST_NODES, MOST_PROBLEMS
+from txrdma.fabric.sweepbounds import (
+    Bounds,
+    LEFT_OUT,
+    MOST_HOPS,
+    MOST_NODES,
+    MOST_PROBLEMS,
+    UNPROCESSED,
+)
 from txrdma.iba.path import IBDRPath, IBPath
 from txrdma.iba.types import GUID
 from txrdma.iba.verbs import PhysicalState
@@ -57,9 +64,6 @@ MAX_PER_NODE: Final = 4
 """
 Largest number of outstanding SMPs to one node: VL 15 has no flow control, and nodes have small SMP buffers.
 """
-
-UNPROCESSED: Final = "unprocessed"
-"""Kind of problems that are exceptions raised while an answer was processed."""
 
 _LEAST_OUTSTANDING: Final = 8
 """Smallest window of outstanding SMPs, regardless of losses."""
@@ -325,7 +329,7 @@ class Sweep:
         if not self._isExceptionLogged:
             self._isExceptionLogged = True
             _log.failure("the answer at {route} could not be processed", route=question.path)
-        if question.kind in (_NodeInfo, _PortInfo):
+        if question.kind in (_NodeInfo, _PortInfo) and self._failures < MOST_PROBLEMS:
             self.unprocessed.append((question.about.node.guid, question.about.number))
         what = question.kind.__name__.lstrip("_")
         self._problem(UNPROCESSED, question.path, f"{what}: {type(error).__name__}: {errorText(error)}")

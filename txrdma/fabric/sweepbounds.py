@@ -28,6 +28,9 @@ MOST_HOPS: Final = 63
 MOST_PROBLEMS: Final = 10_000
 """Largest number of problems that a sweep lists; further problems are only counted."""
 
+UNPROCESSED: Final = "unprocessed"
+"""Kind of problems that are exceptions raised while an answer was processed."""
+
 LEFT_OUT: Final = "left-out"
 """Kind of the problem that a sweep reports when it reaches its bounds."""
 

@@ -27,14 +27,14 @@ from txrdma.error import RDMAError
 from txrdma.fabric.adaptive import Adaptive, STATIC
 from txrdma.fabric.cables import CableWatch
 from txrdma.fabric.congestion import congestionFindings
-from txrdma.fabric.discovery import MAX_PER_NODE, Sweep, UNPROCESSED
+from txrdma.fabric.discovery import MAX_PER_NODE, Sweep
 from txrdma.fabric.health import Finding, locatedFindings, managerFindings
 from txrdma.fabric.managerwatch import ManagerWatch
 from txrdma.fabric.model import breakUp, Fabric, Node, Port
 from txrdma.fabric.rates import shareOf
 from txrdma.fabric.refreshing import hasOtherLID, Refresh
 from txrdma.fabric.routeuse import Linear
-from txrdma.fabric.sweepbounds import LEFT_OUT
+from txrdma.fabric.sweepbounds import LEFT_OUT, UNPROCESSED
 from txrdma.fabric.tables import Firmware
 from txrdma.iba.types import GUID
 from txrdma.mad.agent import MADAgent
@@ -397,7 +397,7 @@ class FabricPoller:
         return any(port is not None and port.peer is not None for port in ports)
 
     async def _sweptPartly(self, fabric: Fabric) -> None:
-        """Handle a sweep that left out a part of the fabric: nodes that it did not find need not be missing."""
+        """Handle a sweep that left out a part of the fabric: nodes that it lacks need not be missing."""
         self._isResuming = False
         with self.sweeps.step("checking the fabric"):
             checked = await self._checked(fabric)

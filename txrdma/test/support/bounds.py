@@ -186,7 +186,7 @@ BOUNDS: Final = {
         monitor.TopologyWatch._appeared,present,linked,lost,came monitor.Tallies._tallies
         kit.BackOff._silent monitor._Visit.stops,pending,doubted,states tap.HistoryReplay._growing
     """,
-    "fabric.sweepbounds.MOST_PROBLEMS": "fabric.Fabric.problems",
+    "fabric.sweepbounds.MOST_PROBLEMS": "fabric.Fabric.problems fabric.Sweep.unprocessed",
     "fabric.sweepbounds._MOST_CUTS": "fabric.Bounds.cuts",
     "kit.logs._MOST": "kit.RateLimitedLogger._entries",
     "kit.proofs.MOST_UNPROVED": "kit._ServerFactory._unproved",
