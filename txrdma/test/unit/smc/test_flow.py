@@ -139,6 +139,17 @@ class ReceivedTests(SynchronousTestCase):
             written, read = one.ring.arrived, one.ring.peerConsumed
 
 
+class UnreadTests(SynchronousTestCase):
+    def test_bytesWithoutReaderAreDropped(self) -> None:
+        """A few bytes are dropped if there is no protocol, or if it wants no more."""
+        for name, value in (("protocol", None), ("discardsInput", True)):
+            flow, reported = begun()
+            setattr(flow, name, value)
+            flow.received((CDC_START, 1, 7, 0, 5, 0, 0, 0))
+            self.assertEqual((flow.dropped, flow.ring.consumed), (5, 5), name)
+            self.assertEqual(reported.log, [("drained",)], name)
+
+
 class OrderTests(SynchronousTestCase):
     """Messages of a connection whose links are polled in any order."""
 
