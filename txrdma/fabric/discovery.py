@@ -322,8 +322,8 @@ class Sweep:
             self.progress = None
 
     def _notProcessed(self, error: Exception, question: _Question) -> None:
-        """Report an answer whose processing has raised; fail the sweep if it found no node before."""
-        if not self.fabric.nodes:
+        """Report an answer whose processing has raised; without its first node the sweep fails."""
+        if question.about is None:
             self._broken(error)
             return
         if not self._isExceptionLogged:

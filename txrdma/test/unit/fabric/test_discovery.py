@@ -286,15 +286,16 @@ class CallbackTests(FaultTestCase):
         self.assertIn(" 0 outstanding", repr(self.agent))
 
     def test_firstNode(self) -> None:
-        """A sweep without any node fails with the exception."""
-        sweep = Sweep(self.agent)
+        """A sweep fails with an exception about its first node, also if that was added before."""
 
         def failing(*arguments: object) -> None:
             raise ZeroDivisionError("a bug")
 
-        self.patch(sweep.fabric, "add", failing)
-        self.refused(sweep.run(), ZeroDivisionError)
-        self.assertIn(" 0 outstanding", repr(self.agent))
+        for part, name in (("fabric", "add"), ("", "_entered")):
+            sweep = Sweep(self.agent)
+            self.patch(getattr(sweep, part, sweep), name, failing)
+            self.refused(sweep.run(), ZeroDivisionError)
+            self.assertIn(" 0 outstanding", repr(self.agent))
 
     def test_agent(self) -> None:
         """A sweep whose agent raises fails at once, at any Get, and sends no other."""
