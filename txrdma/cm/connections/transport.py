@@ -644,7 +644,7 @@ class RDMATransport(RequestTransport):
             self._life.wasRead(completion)
 
     def _succeeded(self, requests: Sequence[Request]) -> None:
-        """Report requests to the program, which are in no queue any more: they fail after an exception."""
+        """Report completed requests to the program; if that raises, all fail: no queue has them any more."""
         try:
             for request in requests:
                 if request.isMessage:
@@ -775,7 +775,7 @@ class RDMATransport(RequestTransport):
             self._tryToFinish(self._life.abort, reason)
 
     def _tryToFinish(self, ends: Callable[[], bool], reason: Exception) -> None:
-        """Do what L{_finish} does; after an exception the lifecycle is a new one, which can be aborted."""
+        """End the connection; after an exception it has a new lifecycle, by which it can be aborted."""
         try:
             if ends():
                 release = self.adapter.holdUntilReported()
