@@ -17,7 +17,7 @@ _GZIP: Final = b"\x1f\x8b"
 
 
 def printable(text: str, replacement: str = " ") -> str:
-    """Return a text from the fabric, which may contain any bytes, without unprintable characters."""
+    """Return a text from the fabric, in which C{replacement} stands for each unprintable character."""
     return text if text.isprintable() else "".join(c if c.isprintable() else replacement for c in text)
 
 

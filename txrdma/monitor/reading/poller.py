@@ -392,7 +392,7 @@ class FabricPoller:
 
     @staticmethod
     def _lacksBranch(sweep: Sweep, before: Fabric) -> bool:
-        """Return whether a sweep did not follow a link of the fabric before, by an exception of txrdma."""
+        """Return whether an exception kept a sweep from following a link that was known before."""
         ports = (before.portAt(*key) for key in sweep.unprocessed)
         return any(port is not None and port.peer is not None for port in ports)
 
