@@ -1,4 +1,8 @@
-"""The sending side of the connection to a process with which memory is shared."""
+"""
+Messages and doorbells to a process with which memory is shared.
+
+L{txrdma.soft.shared.routes} processes its messages, and fails the local queue pairs when it ends.
+"""
 
 from __future__ import annotations
 
