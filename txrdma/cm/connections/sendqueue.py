@@ -31,7 +31,10 @@ OVERHEAD: Final = 4
 """Entries of the send queue for requests of the connection itself."""
 
 HIGH_WATER: Final = 1 << 20
-"""Bytes of waiting requests at which producers pause; they also pause at a number of requests."""
+"""
+Bytes of waiting requests at which producers pause. They also pause at a number of requests: C{sends} of
+L{Terms<txrdma.cm.terms.Terms>}, 32 by default.
+"""
 
 ANNOUNCEMENT: Final = 1 << 31
 """Immediate data of a write before the name of a long message: see L{txrdma.cm.connections.longmessages}."""

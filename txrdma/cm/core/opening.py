@@ -4,8 +4,9 @@ The opening of a connection: REQ, REP, RTU, at the active end, at the passive en
 Follows InfiniBand Architecture vol. 1, 12.9.5 (state diagrams), 12.9.7 and 12.10.4 (peer to peer).
 
 Theory of operation. Each message is retransmitted until it is answered; an end that needs time sends an MRA,
-at the latest when it gets a duplicate. The RTU has no answer: if it is lost, the passive end repeats its REP,
-and the active one its RTU. Anything that shows that the peer is ready replaces it: data, a DREQ or a LAP.
+at the latest when it gets a duplicate. L{txrdma.cm.core.exchange} has the time-outs and retries, and limits
+the delay by MRAs. The RTU has no answer: if it is lost, the passive end repeats its REP, and the active one
+its RTU. Anything that shows that the peer is ready replaces it: data, a DREQ or a LAP.
 
 The opening ends as ESTABLISHED or ENDED. The ids can be reused at once if the peer cannot have been ready to
 send. Otherwise C{lingers} is set, and they go through time-wait: when a passive end gives up after its REP,
