@@ -1,5 +1,6 @@
 """
-The send window of one peer: segments in flight, their acknowledgement and retransmission.
+The send window of one peer: segments in flight, their acknowledgement and retransmission, and giving up a
+peer that does not answer.
 
 Theory of operation. Every segment has a sequence number, and every transmission a number in order of time. A
 segment is considered lost when a later transmission I{on the same channel} has arrived and somewhat more than
