@@ -43,7 +43,10 @@ TOTAL_SECONDS: Final = 600.0
 """Maximum duration of a transfer in seconds (IBA 13.6.3.2)."""
 
 LONGEST_MESSAGE: Final = 64 * 1024 * 1024
-"""Bytes: limits the memory that a peer can occupy."""
+"""
+Maximum length in bytes of a message, which limits the memory that a peer can occupy. For requests of other
+nodes it is L{LONGEST_REQUEST<txrdma.mad.core.transfers.LONGEST_REQUEST>}.
+"""
 
 _VERSION: Final = 1
 _NO_RESPONSE_TIME: Final = 0x1F
