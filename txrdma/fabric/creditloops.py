@@ -6,8 +6,9 @@ have no cycle. A channel is a virtual lane of a link in one direction; each lane
 lane of a packet at an output port follows from its service level and the switch's SLtoVLMappingTable, which
 may differ by input port (IBA 7.6.6). Service levels are those of the SA's PathRecords.
 
-Forwarding tables alone decide most fabrics: if links without lanes have no cycle, there is none. Only
-otherwise service levels and lanes are queried, for paths through links in cycles.
+Forwarding tables alone decide most fabrics: L{txrdma.fabric.routechecks} finds the links that wait for others
+by these tables, and if links without lanes have no cycle (L{cyclic}), there is none. Only otherwise service
+levels and lanes are queried, for paths through links in cycles.
 """
 
 from __future__ import annotations

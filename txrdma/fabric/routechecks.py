@@ -1,4 +1,9 @@
-"""Checks of forwarding tables: unreachable LIDs, links that depend on each other, and unevenly used links."""
+"""
+Checks of forwarding tables: unreachable LIDs, credit loops, and unevenly used links.
+
+The tables show which links depend on each other; L{txrdma.fabric.creditloops} judges those in cycles by their
+virtual lanes.
+"""
 
 from __future__ import annotations
 
