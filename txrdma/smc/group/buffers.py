@@ -2,7 +2,8 @@
 Remote memory buffers (RMBs), whose elements are the rings of a link group's connections.
 
 Follows RFC 7609, 3.3 and 4.4.2. An RMB is one memory region with one key, which is announced to the peer
-once. Its elements have one size, and each is the ring of one connection.
+once. Its elements have one size, and each is the ring of one connection. An element is reused after its
+connection only if the peer does not write into it any more, which L{txrdma.smc.flow.closing} decides.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 Additional links of a group: choice of ports, setup, and failover of connections with their queued bytes.
 
 Follows RFC 7609, 2.2 (symmetric and asymmetric link groups), 3.5 and 4.6. L{txrdma.smc.group._linkexchanges}
-decides when a link is added.
+decides when a link is added. L{txrdma.smc.flow.sendqueue} retains bytes until the peer acknowledges them, and
+L{txrdma.smc.flow.flow} sends them again.
 """
 
 from __future__ import annotations
