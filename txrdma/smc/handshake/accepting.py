@@ -1,4 +1,10 @@
-"""The server's side of a CLC handshake: accepts Proposals."""
+"""
+The server's side of a CLC handshake: accepts Proposals.
+
+Beyond the limit of handshakes in progress (option C{handshakes}), a Proposal is declined with C{MEM}.
+Before that, L{txrdma.smc.userspace} lets further announced clients use plain TCP, if their carrier can do
+that.
+"""
 
 from __future__ import annotations
 
