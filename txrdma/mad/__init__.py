@@ -10,7 +10,9 @@ Its parts, each of which imports only those before it:
   2. L{errors <txrdma.mad.errors>} and L{paths <txrdma.mad.paths>}.
   3. L{core <txrdma.mad.core>}: the protocols of calls and of RMPP, without I/O.
   4. L{ports <txrdma.mad.ports>}: management ports, which send and receive datagrams.
-  5. The modules beside them: agents, servers and subscriptions.
+  5. The modules beside them: C{agent} makes calls; C{server} calls handlers for requests of peers, and drops
+     a request that is repeated meanwhile; C{requests} registers servers with a port; C{subscription} receives
+     notices; and others.
 """
 
 from __future__ import annotations

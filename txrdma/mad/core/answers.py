@@ -1,5 +1,5 @@
 """
-Answers to calls: whether they match, redirections, and the records of tables.
+Answers to calls of this end: whether they match, redirections, and the records of tables.
 
 Follows InfiniBand Architecture vol. 1, 13.4.6.4 (which answer belongs to which request), 13.4.8.1
 (redirection) and 15.2.1 (tables). Nothing here reads a clock or a socket.
