@@ -9,8 +9,8 @@ not.
 
 Everything else uses datagrams, and so do long messages if there is no receive buffer: because one end refuses
 it, the queue pair failed, or RDMA would use only one of several paths. Data that RDMA has not written by then
-is sent in datagrams. A receive buffer remains until the connection ends, because it may contain messages that
-are not delivered yet.
+is sent in datagrams. They also carry long messages for a while if the queue pair retransmits too often. A
+receive buffer remains until the connection ends, because it may contain messages that are not delivered yet.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ A path is a port of this end, an address of the peer, and the state of the netwo
 Each path has its own congestion window and its own round trips, so that a faster one carries more. A path is
 silent when nothing that was sent on it has arrived for too long. While another path works, only probes are
 sent on a silent one: copies of a segment that was acknowledged before, which the peer acknowledges again.
+L{txrdma.btl.core.window} detects silence, and sends what is in flight there again on the others.
 """
 
 from __future__ import annotations
