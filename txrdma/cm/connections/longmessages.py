@@ -5,8 +5,9 @@ Both ends must have sent a greeting. The sender announces a message by two reque
 an RDMA write of no bytes with L{ANNOUNCEMENT} as immediate data, and a SEND of the name of the memory, with
 the immediate data of the program. The receiver queues this SEND among the messages. When it is the next one,
 the receiver reads the memory, reports that by a write of no bytes with L{HAS_READ}, and delivers the message;
-later ones wait. So a receiver reads one message at a time, and a sender shares L{OUTSTANDING} at most. It
-reports messages behind a long one as sent when that was read, since the receiver may close before.
+later ones wait (L{txrdma.cm.connections._life}). So a receiver reads one message at a time, and a sender
+shares L{OUTSTANDING} at most. It reports messages behind a long one as sent when that was read, since the
+receiver may close before.
 """
 
 from __future__ import annotations

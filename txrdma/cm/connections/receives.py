@@ -3,7 +3,8 @@ Registered memory for received messages: regions that are divided into parts, on
 bytes of reads, writes and atomic operations are in parts as well, while they are posted.
 
 Registering memory takes several system calls on the software device, and pins pages on hardware, so parts are
-reused by later connections. Peers have no remote access to these regions.
+reused by later connections. Peers have no remote access to these regions. While a connection is idle, its
+L{transport <txrdma.cm.connections.transport>} returns the memory of the receives to the system.
 """
 
 from __future__ import annotations
