@@ -1,5 +1,5 @@
 """
-Completion queues, and the channels that wake their readers.
+Completion queues, which poll queue pairs and let idle ones be dormant, and the channels that wake readers.
 
 Follows InfiniBand Architecture vol. 1, 10.2.5 and 11.4.2 (poll, request notification).
 """

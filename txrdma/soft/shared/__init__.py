@@ -10,4 +10,6 @@ The main modules, lowest first:
  - C{sharedqueuepair}, C{_unopened}: one queue pair, with and without a lane; C{datagrams}: UD queue pairs.
  - C{routes}: finds other processes, processes their messages, and fails all queue pairs with a process when
    its connection ends.
+
+L{txrdma.soft.core.completion} polls the queue pairs, except dormant ones.
 """
