@@ -121,7 +121,7 @@ class UnableNodes:
         """Record that a node answered."""
         self._failures.pop((guid, query), None)
 
-    def keep(self, known: Collection[GUID]) -> None:
+    def retain(self, known: Collection[GUID]) -> None:
         """Forget nodes that are no longer in the fabric: they may return with other firmware."""
         for key in [key for key in self._failures if key[0] not in known]:
             del self._failures[key]

@@ -51,7 +51,7 @@ class BackOff(Generic[Name]):
         """Record that a peer answered, which ends its back-off."""
         self._silent.pop(name, None)
 
-    def keep(self, isKnown: Callable[[Name], bool]) -> None:
+    def retain(self, isKnown: Callable[[Name], bool]) -> None:
         """Forget all other peers."""
         self._silent = {name: silence for name, silence in self._silent.items() if isKnown(name)}
 

@@ -274,7 +274,7 @@ class Duty:
     def _writers(self) -> list[HistoryWriter | RemoteWriter]:
         return [one for one in (self.writer, self.remote) if one is not None]
 
-    async def keep(self, since: float) -> None:
+    async def store(self, since: float) -> None:
         """Add the rows of all ports that were read since a time to the history and the engine."""
         if self._writers():
             for number, rows in enumerate(self._rowsSince(since)):

@@ -365,7 +365,7 @@ class MonitorService(ListeningService):
             self.poller.findings.report("clock", self._clockFindings())
         if duty is not None:
             with step("adding to the history"):
-                await duty.keep(since)
+                await duty.store(since)
             with step("writing files"):
                 if self._isSure():
                     await duty.files.update(self.poller)

@@ -112,7 +112,7 @@ class Tallies(Generic[Key]):
         tally = self._tallies.get((key, limit))
         return 0 if tally is None else tally.since(at)
 
-    def keep(self, isKnown: Callable[[Key], bool]) -> None:
+    def retain(self, isKnown: Callable[[Key], bool]) -> None:
         """Forget ports that have left the fabric."""
         self._tallies = {key: tally for key, tally in self._tallies.items() if isKnown(key[0])}
 

@@ -231,16 +231,16 @@ class ErrorThresholds:
             self._down.discard(portKey)
         if moved:  # errors of a former link are not those of the present ones
             for tallies in (self._tallies, self._bitErrors):
-                tallies.keep(lambda portKey: portKey not in moved)
+                tallies.retain(lambda portKey: portKey not in moved)
             for portKey in moved:
                 self._downs.pop(portKey, None)
                 self._links.pop(portKey, None)
             forget(self._causes, lambda key, _: key[:2] in moved)
 
-    def keep(self, known: Collection[GUID]) -> None:
+    def retain(self, known: Collection[GUID]) -> None:
         """Forget the errors of nodes that are neither in the fabric nor known as missing."""
         for tallies in (self._tallies, self._bitErrors):
-            tallies.keep(lambda portKey: portKey[0] in known)
+            tallies.retain(lambda portKey: portKey[0] in known)
         tables: list[dict[Any, Any]] = [self._downs, self._links, self._trained, self._recent, self._full]
         for table in (*tables, self._former, self._causes):
             forget(table, lambda key, _: key[0] not in known)

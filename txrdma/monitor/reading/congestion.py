@@ -43,7 +43,7 @@ class CongestionReader:
         self._marks: dict[PortKey, tuple[int, int, int]] = {}
         self._unable: set[tuple[GUID, type[Any]]] = set()
 
-    def keep(self, known: Collection[GUID]) -> None:
+    def retain(self, known: Collection[GUID]) -> None:
         """Forget nodes that are no longer in the fabric: they may return with other firmware."""
         self._unable = {one for one in self._unable if one[0] in known}
         self._ticks = {guid: tick for guid, tick in self._ticks.items() if guid in known}

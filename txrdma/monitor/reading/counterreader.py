@@ -214,7 +214,7 @@ class CounterReader:
             self._visits[guid] = _Visit(self, guid)
         self.backOff.answered(guid)
 
-    def keep(self, known: Collection[GUID], gone: Collection[GUID]) -> None:
+    def retain(self, known: Collection[GUID], gone: Collection[GUID]) -> None:
         """
         Drop the state of nodes that are no longer in the fabric.
 

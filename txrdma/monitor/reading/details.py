@@ -62,7 +62,7 @@ class DetailReader:
         self._explained: dict[tuple[PortKey, str], int] = {}
         self._unable: set[tuple[GUID, str]] = set()
 
-    def keep(self, known: Collection[GUID]) -> None:
+    def retain(self, known: Collection[GUID]) -> None:
         """Forget nodes that are no longer in the fabric: they may return with other firmware."""
         self._unable = {one for one in self._unable if one[0] in known}
         self._explained = {one: count for one, count in self._explained.items() if one[0][0] in known}

@@ -66,13 +66,13 @@ class CorrectionReader:
         self._silences: dict[GUID, int] = {}
         self._refusals: BackOff[PortKey] = BackOff(REFUSED_SECONDS, LONGEST_REFUSED_SECONDS)
 
-    def keep(self, known: Collection[GUID]) -> None:
+    def retain(self, known: Collection[GUID]) -> None:
         """Forget nodes that are no longer in the fabric: they may return with other firmware."""
         self._unable = {guid for guid in self._unable if guid in known}
         ofPorts: tuple[dict[PortKey, Any], ...] = (self.meters, self._forms)
         for portKeys in ofPorts:
             forget(portKeys, lambda portKey, _: portKey[0] not in known)
-        self._refusals.keep(lambda portKey: portKey[0] in known)
+        self._refusals.retain(lambda portKey: portKey[0] in known)
         for guids in (self._capabilities, self._silences):
             forget(guids, lambda guid, _: guid not in known)
 

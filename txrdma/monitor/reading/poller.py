@@ -468,14 +468,14 @@ class FabricPoller:
         await self._follow(loop, fabric, now)
         await self._pause(fabric)
         with loop.step("forgetting counters"):
-            self._reader.keep(fabric.nodes, self.topologyWatch.missingNodes)
+            self._reader.retain(fabric.nodes, self.topologyWatch.missingNodes)
         await self._pause(fabric)
         with loop.step("forgetting errors"):
-            self._thresholds.keep(fabric.nodes.keys() | self.topologyWatch.missingNodes.keys())
+            self._thresholds.retain(fabric.nodes.keys() | self.topologyWatch.missingNodes.keys())
         for one in self._optional:
             await self._pause(fabric)
             with loop.step("forgetting optional counters"):
-                one.keep(fabric.nodes)
+                one.retain(fabric.nodes)
         await self._pause(fabric)
 
     async def _pause(self, fabric: Fabric) -> None:

@@ -127,7 +127,7 @@ class Surveyor:
         changes, began = self._poller.topologyWatch.changes, self._reactor.seconds()
         endPort = self._agent.port.endPort
         tables = await TableSurvey(self._agent, endPort, fabric, _OUTSTANDING, self._unable).run()
-        self._unable.keep(fabric.nodes)
+        self._unable.retain(fabric.nodes)
         routes = await routeFindings(
             *(self._agent, endPort, fabric, tables.linear), self._inSteps, tables.adaptive
         )
@@ -149,7 +149,7 @@ class Surveyor:
 
 
 def _collecting(found: list[Finding], checks: Iterable[Finding | None]) -> Iterator[None]:
-    """Add findings to a list, with a step for each None."""
+    """Add the findings of checks to a list; yield, as a step, for each None among them."""
     for one in checks:
         if one is None:
             yield

@@ -180,7 +180,7 @@ class CableTests(FabricTestCase):
         self.assertFalse(unable.isUnable(self.fabric.node("b").guid, "cables"))
         self.fabric.haveModules()
         self.assertNotIn(self.at("left", 3), self.survey(unable).cables)
-        unable.keep(())
+        unable.retain(())
         self.assertIn(self.at("left", 3), self.survey(unable).cables)
 
     def test_silent(self) -> None:

@@ -351,7 +351,7 @@ class FindingTests(CorrectionTestCase):
         def other(port: Any, modifier: int) -> bytes:
             if port.node is not node:
                 return whose(port, modifier)
-            self.poller.corrections.keep(())
+            self.poller.corrections.retain(())
             return whose(port, modifier).replace(node.guid.raw, theirs.raw)
 
         self.fabric.sma._gets[0x0011] = other
