@@ -55,7 +55,7 @@ from txrdma.verbs.pyverbs.facts import deviceAttributes, deviceLimits, gidTable,
 from txrdma.verbs.pyverbs.memory import PyverbsAddressHandle, PyverbsMemoryRegion
 from txrdma.verbs.pyverbs.queuepair import PyverbsQueuePair
 from txrdma.verbs.pyverbs.queues import PyverbsCompletionChannel, PyverbsCompletionQueue
-from txrdma.verbs.pyverbs.resourcetracker import closeEach, keep, openContext, ResourceTracker
+from txrdma.verbs.pyverbs.resourcetracker import closeEach, leak, openContext, ResourceTracker
 from txrdma.verbs.pyverbs.sharedreceives import PyverbsSharedReceiveQueue
 
 _log = Logger()
@@ -177,7 +177,7 @@ class PyverbsProtectionDomain:
         device = self._handleOf, self.device.admit, self._forget
         queuePair = PyverbsQueuePair(verbs, self._tracker, *device, raw, kind, actual, send, receive, shared)
         self._queuePairs[queuePair] = None
-        self.device.keep(queuePair)
+        self.device.register(queuePair)
         return queuePair
 
     def close(self) -> None:
@@ -340,7 +340,7 @@ class PyverbsDevice:
             return
         self._closed = True
         if self.tracker.isInherited:
-            keep(self)  # and everything that it refers to
+            leak(self)  # and everything that it refers to
             return
         closeEach(*self._domains, *self._completionQueues, *self._channels)
         self._release(DeviceUnavailable(f"the device {self.name} is closed"))
@@ -365,7 +365,7 @@ class PyverbsDevice:
             if value is not None and value > most:
                 raise InvalidRequest(f"{name} is {value}, more than {most}")
 
-    def keep(self, queuePair: PyverbsQueuePair) -> None:
+    def register(self, queuePair: PyverbsQueuePair) -> None:
         self._queuePairs[queuePair.number] = queuePair
 
     def forget(self, queuePair: PyverbsQueuePair) -> None:

@@ -22,7 +22,7 @@ from txrdma.interfaces import (
 from txrdma.kit.values import record
 from txrdma.unix.mapping import closeMapping, releaseView
 from txrdma.verbs.pyverbs.bindings import Pyverbs, translated
-from txrdma.verbs.pyverbs.resourcetracker import keep, ResourceTracker
+from txrdma.verbs.pyverbs.resourcetracker import leak, ResourceTracker
 
 
 @implementer(IMemoryRegion)
@@ -74,7 +74,7 @@ class PyverbsMemoryRegion:
         if raw is not None:
             self._tracker.close(raw)
             if self._tracker.stuck:
-                keep(self._anchor)
+                leak(self._anchor)
             self._anchor = None
 
 

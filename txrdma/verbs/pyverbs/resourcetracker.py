@@ -38,13 +38,13 @@ class ResourceTracker:
     def close(self, resource: Any) -> None:
         """Close an object of pyverbs whose children are closed."""
         if self.isInherited:
-            keep(resource)
+            leak(resource)
             self.stuck = True
             return
         try:
             resource.close()
         except Exception as error:
-            keep(resource)
+            leak(resource)
             self.stuck = True
             _log.warn(
                 "{resource} can't be closed: {error}",
@@ -60,7 +60,7 @@ class ResourceTracker:
     def closeContext(self, context: Any) -> None:
         """Close the context of the device, unless an object of it is still open."""
         if self.stuck:
-            keep(context)
+            leak(context)
         else:
             self.close(context)
 
@@ -74,7 +74,7 @@ def closeEach(*things: Any) -> None:
             _log.failure("Unexpected error while closing {resource!r}", resource=resource)
 
 
-def keep(resource: object) -> None:
+def leak(resource: object) -> None:
     """Leak a reference, so that the object is never collected."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(resource))
 
