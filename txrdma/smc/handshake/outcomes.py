@@ -21,7 +21,7 @@ class NotSMC(Refused, ConnectError):
     def __init__(self, reason: Diagnosis, peerDiagnosis: Diagnosis | None) -> None:
         text = f"no SMC-R, and no fallback to TCP is allowed: {diagnosisName(reason)}"
         if peerDiagnosis is not None:
-            text += f", the peer says {diagnosisName(peerDiagnosis)}"
+            text += f", the peer reports {diagnosisName(peerDiagnosis)}"
         super().__init__(text, int(reason))
         self._text = text
         self.osError = None
@@ -55,7 +55,7 @@ class Outcomes:
             where=self._where,
             what="plain TCP" if allowed else "dropped, as it can't be SMC-R",
             reason=diagnosisName(reason),
-            peer="" if peerDiagnosis is None else f"; the peer says {diagnosisName(peerDiagnosis)}",
+            peer="" if peerDiagnosis is None else f"; the peer reports {diagnosisName(peerDiagnosis)}",
             why=why and f": {why}",
         )
 

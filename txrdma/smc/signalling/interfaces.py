@@ -66,13 +66,17 @@ class IClientSignal(Interface):
 class IServerSignal(Interface):
     """The carrier's part of an accepted connection whose client supports SMC, or may support it."""
 
-    isSure: bool = Attribute("Whether the client is going to send a Proposal, before anything else.")
+    isSure: bool = Attribute("Whether the first data of the client is a Proposal.")
     process: Credentials | None = Attribute("The client's process, None if unknown.")
     user: int | None = Attribute("The user that the process runs as, None if unknown.")
     directory: str = Attribute("As in L{IClientSignal}.")
 
     def expect(withdrawn: Callable[[], None]) -> None:
-        """Inform the client that a Proposal is expected; C{withdrawn}: it continues without SMC."""
+        """
+        Inform the client that a Proposal is expected.
+
+        @param withdrawn: called if the client continues without SMC.
+        """
 
     def refuse() -> bool:
         """Request that the client continues without SMC; return False if only a Decline can do that."""
