@@ -31,7 +31,7 @@ class EarlyPackets:
         self._packets: dict[int, list[Early]] = {}
 
     def expect(self, name: int) -> None:
-        """Queue packets of this name from now on, until L{take} is called."""
+        """Queue packets from the peer that got this name, until its introduction arrives (L{take})."""
         self._packets[name] = []
         if len(self._packets) > MOST_NAMES:
             del self._packets[next(iter(self._packets))]

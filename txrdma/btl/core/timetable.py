@@ -82,7 +82,7 @@ class Timetable:
         """
         Return a peer whose deadline has passed; postpone those whose deadline has become later.
 
-        @param lose: see L{earliest}.
+        @param lose: called with a peer whose deadline cannot be computed, the reason, and the exception.
         """
         heap = self._heap
         while heap and heap[0][0] <= now:
