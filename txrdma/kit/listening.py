@@ -25,7 +25,7 @@ def _partsOf(listen: str) -> dict[str, str]:
     taken = names[: len(positional)]
     wrong = [repr(name) for name in named if name not in names or name in taken]
     if wrong or len(positional) > len(names):
-        raise ValueError(f"{kind}: has {', '.join(names)}, and no {', '.join(wrong) or 'more'}")
+        raise ValueError(f"{kind}: takes {', '.join(names)}, but not {', '.join(wrong) or 'more'}")
     return {**dict(zip(taken, positional, strict=True)), **named}
 
 
