@@ -242,7 +242,7 @@ class MADAgent(RPCs):
         return call
 
     def _toSA(self, rpc: RPC) -> IBPath:
-        """Path to the SA for a call without a path; a call of another class raises L{InvalidRequest}."""
+        """Return the path to the SA, for a call without a path; other classes raise L{InvalidRequest}."""
         if rpc.managementClass is not ManagementClass.SUBN_ADM:
             raise InvalidRequest(f"{rpc.name}: a path to the peer is needed")
         end = self.port.endPort
