@@ -135,7 +135,7 @@ class RingPair:
         self.produced += tail
 
     def readAcknowledged(self) -> None:
-        """Read the peer's position only; polling processes completions and faults."""
+        """Read the position up to which the peer has consumed; polling processes completions and faults."""
         consumed = self.peerWords[CONSUMED]
         if self.acknowledged < consumed <= self.produced:
             self.acknowledge(consumed)
