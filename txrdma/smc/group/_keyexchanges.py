@@ -2,7 +2,14 @@
 Exchanges about buffers: CONFIRM RKEY announces local buffers to the peer, DELETE RKEY withdraws them.
 
 Follows RFC 7609, 4.4.2 and A.3.5 to A.3.8. Each request covers all links of the group, and is repeated on
-another link when its own fails. L{txrdma.smc.group._linkgroup} calls this.
+another link when that link fails. L{txrdma.smc.group._linkgroup} calls this.
+
+Theory of operation. Requests are queued, and sent as far as the window of the group allows: confirmations
+before deletions, because connections wait for them, and none while a link is being added, because its keys
+would be missing. If a link was added meanwhile, the buffer is announced again. A late CONFIRM RKEY has failed,
+and its connection is declined. A late DELETE RKEY is only overdue: the peer may still write to the buffer, so
+it is retained until the response, and freed without one only when more than L{MOST_OVERDUE} buffers are
+overdue.
 """
 
 from __future__ import annotations

@@ -2,6 +2,17 @@
 The data of a link group, and its state machine: CONFIRM LINK, DELETE LINK, and their timeouts.
 
 Follows RFC 7609, 4.5.1 to 4.5.4; timeouts are Linux's. L{txrdma.smc.group._linkgroup} provides the inputs.
+
+Theory of operation. A group is "fresh" until its queue pair is ready, then "confirming": the server sends
+CONFIRM LINK, and the client answers. The group becomes "active" for the end that receives a valid one. An
+invalid one, a failure, or none in time is the event L{LinkRefused}, and the handshake declines. A group is
+"ending" from its first DELETE LINK until the response or a deadline. A client only requests the deletion: the
+server answers by its own DELETE LINK. If both requests cross, the client answers the server's. Violations of
+the protocol and the failure of the last queue pair end the group at once. "ended" is final: later inputs have
+no effect.
+
+L{LinkGroupCore} is what the state machine and the exchanges share: links, messages to send (C{output}) and
+events for the owner (C{pending}). Each link has a L{LinkLife}.
 """
 
 from __future__ import annotations

@@ -177,7 +177,7 @@ class SendScheduler:
         if len(dirty) == 1 and not self._soon:
             flow: Flow = dirty[0]
             requests: list[SendRequest] = []
-            if self._send(flow, requests):  # fast path: one flow, one small message
+            if self._send(flow, requests):  # fast path of one flow: see Flow.send
                 dirty.pop()
                 if requests:
                     self._post(requests)
