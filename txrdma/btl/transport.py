@@ -257,7 +257,7 @@ class BTLMessageTransport(MessageTransport):
         isLimited = tag not in self._outbox.unlimited  # the peer has no handler, as far as is known
         if isLimited or type(tag) is not int:  # 5.0 is in a set with 5
             _checkTag(tag)
-        # The fast path of a burst: C{join} itself checks the state of the peer and the length.
+        # The fast path of a burst saves the checks below: C{join} itself checks the state and the length.
         if waiting and self._producer is None and not (isLimited or isUrgent or self.disconnecting):
             if self._peer.join(waiting, tag, data, done):
                 return  # it shares a packet with a queued message, which is scheduled
