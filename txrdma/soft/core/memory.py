@@ -2,6 +2,15 @@
 Memory regions, their keys, and the checks that every access goes through.
 
 Follows InfiniBand Architecture vol. 1, 10.6 (memory management) and 10.2.3 (protection domains).
+
+Theory of operation. A key is random, is both L_Key and R_Key, and identifies a region in the table of the
+device. Keys of closed regions are not assigned to the next L{_KEYS_REMEMBERED} regions. Every access has a key,
+an address and a length: it is permitted if the region belongs to the protection domain of the queue pair,
+contains all bytes, and has the rights. Addresses are not those of the process. They are assigned with holes
+between regions, so that an access beyond the end of one region does not reach another.
+
+Memory that peers may access is in a memfd, which their processes can map. A word behind it is 1 while the
+region is valid: L{Region.close} clears it, and peers check it before each access.
 """
 
 from __future__ import annotations

@@ -533,7 +533,7 @@ class RoCEPort(RoutePort):
             self.counters.reads += 1
             size = len(data)
             if size <= segment and self._carrier.merges and size >= FRAME and not size & 3:
-                if crc32(data, peer.taking[size]) == RESIDUE:  # fast path: a single datagram
+                if crc32(data, peer.taking[size]) == RESIDUE:  # fast path: a single datagram, without a loop
                     (head,) = _HEAD.unpack_from(data)
                     self._dispatch(head, data, size, 1, peer, now)
                     return

@@ -3,6 +3,11 @@ The peer's memory: RDMA by copying if it is mapped, else by messages.
 
 Follows InfiniBand Architecture vol. 1, 10.6 and 11.4.1.1 (access rights) for the requests that the peer would
 refuse.
+
+Theory of operation. The first request for a region asks the peer for it, unless the peer has offered it or
+C{prepare} has requested it before; the lane is suspended until the reply. Then the memory is mapped, and each
+request is one copy, after a check of bounds, rights and the valid word of the region. Memory that cannot be
+mapped is accessed by messages, one request at a time, in the order of all requests: the peer copies.
 """
 
 from __future__ import annotations
@@ -61,7 +66,7 @@ class RemoteMemory:
 
     def write(self, request: SendRequest) -> int:
         """
-        Fast path of an RDMA WRITE of inline bytes or of one segment.
+        Fast path of an RDMA WRITE of inline bytes or of one segment: it saves the list of pieces, and L{copy}.
 
         @return: the number of bytes; -1 if the general path is needed.
         @raise ValueError: inline data are not plain bytes: the general path is needed, too.
