@@ -89,12 +89,12 @@ class FabricsService(ListeningService):
         _checkRemotes(config)
         names = [*(one.fabric for one in config.fabrics), *(name for name, *_ in config.remotes)]
         statuses: dict[str, str] = {}
-        turn = DeferredLock()
+        lock = DeferredLock()
         with ExitStack() as undo:
             for one in config.fabrics:
                 notifier = _Notifier(self._notifier, one.fabric, statuses)
                 opened = (reopen or {}).get(one.fabric)
-                service = MonitorService(reactor, one, opened, aheadSeconds, notifier, names, turn)
+                service = MonitorService(reactor, one, opened, aheadSeconds, notifier, names, lock)
                 undo.callback(service.close)
                 self.monitors[one.fabric] = service
                 service.setServiceParent(self)  # type: ignore[no-untyped-call]  # of Twisted's

@@ -195,10 +195,10 @@ class MonitorService(ListeningService):
         aheadSeconds: Callable[[], float] = lambda: 0.0,
         notifier: SystemNotifier | None = None,
         fabrics: Sequence[str] = (),
-        turn: DeferredLock | None = None,
+        lock: DeferredLock | None = None,
     ) -> None:
         """
-        @param turn: lock that the pollers of several fabrics share: see L{FabricPoller}.
+        @param lock: lock that the pollers of several fabrics share: see L{FabricPoller}.
         @param notifier: notifies systemd; None for one of this fabric alone.
         @param fabrics: names of all fabrics where there are several.
         @param reopen: opens the management port, first and after each loss; by default the configured port.
@@ -235,7 +235,7 @@ class MonitorService(ListeningService):
             self.poller = FabricPoller(
                 *(reactor, agent, config.settings, config.rules, thresholds),
                 *(self._logFinding, self._read, check, supervisor, collectorsOf(reactor, config, agent)),
-                turn,
+                lock,
             )
             duty = self._newDuty()
             self._duty = duty if self._takesLease() else None

@@ -146,7 +146,7 @@ class FabricPoller:
         check: Check = locatedFindings,
         supervisor: Supervisor | None = None,
         collectors: CollectorPool | None = None,
-        turn: DeferredLock | None = None,
+        lock: DeferredLock | None = None,
     ) -> None:
         """
         @param agent: sends the requests; the poller does not close it. When its port is lost, the poller
@@ -158,7 +158,7 @@ class FabricPoller:
         @param supervisor: supervises the loops of the poller beside others; it runs while the poller does.
         @param collectors: processes that read counters and states of ports for the poller, which connects to
             them while it runs. The poller makes sweeps itself.
-        @param turn: lock that pollers of one process share, because each processes its results in pieces that
+        @param lock: lock that pollers of one process share, because each processes its results in pieces that
             fit into a reactor iteration; None for one poller.
         """
         self.findings = FindingReports(rules, reactor.seconds, notify)
@@ -194,7 +194,7 @@ class FabricPoller:
         self._touched: set[GUID] = set()
         self._running: dict[Deferred[None], None] = {}
         self._unplanned = UnplannedSweeps()
-        self._turn = DeferredLock() if turn is None else turn
+        self._lock = DeferredLock() if lock is None else lock
         self.supervisor = Supervisor(reactor) if supervisor is None else supervisor
         self.sweeps = self._addVital(
             "sweep", self._sweep, self._untilSweep, lambda: self._settings.sweepSeconds
@@ -439,7 +439,7 @@ class FabricPoller:
 
     async def _checked(self, fabric: Fabric) -> list[Finding]:
         """Return the faults of the fabric; one fabric at a time."""
-        async with self._turn:
+        async with self._lock:
             return await self._inPieces(self._check(fabric))
 
     def _withCauses(self, checked: list[Finding]) -> list[Finding]:
@@ -486,7 +486,7 @@ class FabricPoller:
     async def _follow(self, loop: SupervisedLoop, fabric: Fabric, now: float) -> None:
         """Add changes to the journal, and restart counters of returned nodes; one fabric at a time."""
         with loop.step("following nodes"):
-            async with self._turn:  # until the changes are in the journal: the next ones are added after them
+            async with self._lock:  # until the changes are in the journal: the next ones are added after them
                 topologyWatch, gone = self.topologyWatch, set(self.topologyWatch.missingNodes)
                 self.findings.journal.add(await self._inPieces(topologyWatch.follow(fabric, now)))
             self._thresholds.linksChanged(topologyWatch.lost, topologyWatch.came, now)

@@ -139,7 +139,7 @@ class HistoryWriter(BatchWriter):
         self._inThread = inThread
         self._wallSeconds = wallSeconds
         self._events: deque[FabricEvent] = deque(maxlen=MOST_EVENTS)
-        self._turn = DeferredLock()
+        self._lock = DeferredLock()
 
     def _lose(self, rows: list[Row]) -> None:
         self.dropped += len(rows)
@@ -167,7 +167,7 @@ class HistoryWriter(BatchWriter):
         stored: Deferred[None] = Deferred()
         self.appendNow(()).chainDeferred(stored)  # which is not cancelled: its events would be stored twice
         await stored
-        async with self._turn:
+        async with self._lock:
             found: T = await self._inThread(read, self._store)
             return found
 
@@ -180,7 +180,7 @@ class HistoryWriter(BatchWriter):
         return Deferred.fromCoroutine(self._appendNow(events))
 
     async def _appendNow(self, events: Sequence[FabricEvent]) -> None:
-        async with self._turn:
+        async with self._lock:
             with self._queued() as queued:
                 await self._inThread(self._store.append, [*queued, *events])
 
@@ -202,7 +202,7 @@ class HistoryWriter(BatchWriter):
 
     async def _write(self) -> bool:
         """Write a batch; if that fails, retain it for the next run, up to a limit."""
-        async with self._turn:
+        async with self._lock:
             with self._batch() as rows, self._queued() as events:
                 dropped = await self._inThread(self._store.write, rows, int(self._wallSeconds()), events)
             self._inThread(free, rows)  # which the thread pool still refers to

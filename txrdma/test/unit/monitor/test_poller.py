@@ -371,15 +371,15 @@ class PollerTests(PollerTestCase):
         self.assertEqual((statistics.silences - silences, statistics.sweeps - sweeps), (1, 0))
 
     def test_changesInOrder(self) -> None:
-        """Changes that were followed while another fabric had its turn are in the journal in their order."""
+        """Changes that were followed while another fabric had the lock are in the journal in their order."""
         self.started()
         whole, part = self.sweptFabric, Fabric()
         part.nodes.update(list(whole.nodes.items())[:-1])
-        turn, journal = self.poller._turn, self.poller.findings.journal
-        turn.acquire()
+        lock, journal = self.poller._lock, self.poller.findings.journal
+        lock.acquire()
         for fabric in (part, whole):
             Deferred.fromCoroutine(self.poller._follow(self.poller.rounds, fabric, self.clock.seconds()))
-        turn.release()
+        lock.release()
         kinds = [change.kind for change in journal.changes if change.kind.startswith("node")]
         self.assertEqual(kinds, ["node-gone", "node-came"])
 
