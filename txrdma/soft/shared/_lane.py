@@ -217,7 +217,7 @@ class Lane:
             outgoing.peerConsumed(self._rings.peerWords[CONSUMED])
         if outgoing.isClosed:
             return
-        outgoing.gone()
+        outgoing.peerEnded()
         incoming.targets = None
         self._rings.detach()
         self._remote.close()

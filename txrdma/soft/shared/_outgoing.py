@@ -513,7 +513,7 @@ class LaneSender:
         owner.sendCompleted(Completion(identifier, status, opcode, owner.number))
         owner.failed(event)
 
-    def gone(self) -> None:
+    def peerEnded(self) -> None:
         """Stop sending: the peer has ended."""
         self.hasPeerLeft = self.isSuspended = True
         self.isLinked = False
