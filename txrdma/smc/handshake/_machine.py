@@ -313,7 +313,7 @@ def _machine(server: bool) -> _Machine:
         core.fail(error)
 
     def violatedBy(inputs: _Inputs, core: _Core) -> None:
-        core.fail(WireError("CLC", 4, "a message out of its turn"))
+        core.fail(WireError("CLC", 4, "a message out of sequence"))
 
     def declineNow(inputs: _Inputs, core: _Core, diagnosis: Diagnosis, now: float) -> None:
         core.decline(diagnosis, now)
