@@ -209,13 +209,13 @@ class FabricsSite:
             name, problem = row["fabric"], row["problem"]
             found = [level for level in SEVERITIES if row["findings"][level]]
             worst = found[-1] if found else None
-            said = verdict(*(row["isKnown"], row["knownAt"], row["at"], sum(row["findings"].values()), worst))
+            result = verdict(*(row["isKnown"], row["knownAt"], row["at"], sum(row["findings"].values()), worst))
             shown: Part = badge("active" if row["isActive"] else "standby")
             if problem:
                 last = "; its state is the last known one" if row["at"] else ""
                 shown = [_away(), f" for {ago(ages[name])}: {problem}{last}"]
-                said = said if row["at"] else ("Unknown", "info")
-            state = tags.span(said[0], class_=f"badge {said[1]}")
+                result = result if row["at"] else ("Unknown", "info")
+            state = tags.span(result[0], class_=f"badge {result[1]}")
             rows.append([tags.a(name, href=f"/fabrics/{name}/"), state, row["nodes"], shown])
         return table("All fabrics", ("Fabric", "State", "Nodes", "Monitor"), rows, "There is none.")
 

@@ -109,9 +109,9 @@ async def _overview(context: PageContext, values: Values) -> Tag:
         for name, count, link in tiles
     ]
     counts = ", ".join(f"{count} {severity}" for severity, count in reversed(state["findings"].items()))
-    said = counts if context.open else "The first sweep is in progress."
+    summary = counts if context.open else "The first sweep is in progress."
     if colour == "ok":
-        said = "Nothing is wrong with any node, port or link."
+        summary = "Nothing is wrong with any node, port or link."
     banner = {"id": "banner", "data-live": "yes", "aria-label": "Is all well?", "class_": f"banner {colour}"}
     causes = [entry for entry in context.open if not entry.finding.cause][:_FEW]
     more = tags.p(tags.a(f"All {len(context.open)} findings", href="/findings"))
@@ -127,7 +127,7 @@ async def _overview(context: PageContext, values: Values) -> Tag:
         ("Without an answer", f"{statistics.silences:,}"),
     )
     parts = [
-        tags.section(tags.p(verdict, class_="said"), tags.p(said), **banner),
+        tags.section(tags.p(verdict, class_="verdict"), tags.p(summary), **banner),
         tags.ul(shown, class_="tiles", id="tiles", **{"data-live": "yes"}),
         section(
             *("Findings", findingTable(context, causes), more if len(context.open) > len(causes) else ""),
@@ -565,10 +565,10 @@ def _pathSection(context: PageContext, trace: Row) -> Tag:
     heads = ["Hop", "Node", "In by port", "Out by port", "Sent there", "Load there", "Errors/s"]
     failure = "The path is unknown" if trace["surveyedAt"] is None else "It does not get there"
     verdict = f"{len(rows) - 1} links" if trace["isReached"] else f"{failure}: {trace['reason']}"
-    said = tags.p(verdict, class_="said" if trace["isReached"] else "empty", role="status")
+    reached = tags.p(verdict, class_="verdict" if trace["isReached"] else "empty", role="status")
     at = trace["surveyedAt"]
     read = tags.p("By the tables of ", timeTag(at, context.now), ".") if at is not None else ""
-    return section("Path", said, table("Hops", heads, rows, "There is no hop."), read, name="path")
+    return section("Path", reached, table("Hops", heads, rows, "There is no hop."), read, name="path")
 
 
 _NAME: Final = {**TEXT, "maxLength": 200}
