@@ -47,5 +47,5 @@ countersTable = partial(processTable, ("now", "counter", "value"), _cells, isRat
 
 async def run(reactor: IUNIXReactor, options: CommandOptions) -> None:
     """Run C{txrdma btl-stats}, once or repeatedly."""
-    nobody = "No process of yours has a module of the byte transfer layer."
-    await watch(reactor, options, NAMESPACE, summed, countersTable, nobody, isRated=True)
+    empty = "No process of yours has a module of the byte transfer layer."
+    await watch(reactor, options, NAMESPACE, summed, countersTable, empty, isRated=True)

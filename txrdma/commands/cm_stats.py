@@ -46,5 +46,5 @@ countersTable = partial(processTable, ("connections", "message", *WHATS), _cells
 
 async def run(reactor: IUNIXReactor, options: CommandOptions) -> None:
     """Run C{txrdma cm-stats}, once or repeatedly."""
-    nobody = "No process of yours has a communication manager."
-    await watch(reactor, options, NAMESPACE, withSums, countersTable, nobody, isRated=True)
+    empty = "No process of yours has a communication manager."
+    await watch(reactor, options, NAMESPACE, withSums, countersTable, empty, isRated=True)

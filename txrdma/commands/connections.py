@@ -93,5 +93,5 @@ def _cells(entry: dict[str, Any], isDetailed: bool) -> tuple[str, ...]:
 async def run(reactor: IUNIXReactor, options: CommandOptions) -> None:
     """Run C{txrdma connections}, once or repeatedly."""
     table = partial(connectionsTable, isDetailed=bool(options["debug"]))
-    nobody = "No process of yours has a connection of an smc: endpoint."
-    await watch(reactor, options, NAMESPACE, flat, table, nobody)
+    empty = "No process of yours has a connection of an smc: endpoint."
+    await watch(reactor, options, NAMESPACE, flat, table, empty)

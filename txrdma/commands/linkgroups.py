@@ -66,5 +66,5 @@ groupsTable = partial(processTable, ("group", "terms", "links", "buffers"), _cel
 
 async def run(reactor: IUNIXReactor, options: CommandOptions) -> None:
     """Run C{txrdma linkgroups}, once or repeatedly."""
-    nobody = "No process of yours has a link group of SMC-R."
-    await watch(reactor, options, NAMESPACE, flat, groupsTable, nobody)
+    empty = "No process of yours has a link group of SMC-R."
+    await watch(reactor, options, NAMESPACE, flat, groupsTable, empty)

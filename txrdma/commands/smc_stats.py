@@ -84,5 +84,5 @@ statisticsTable = partial(processTable, ("connections", "sent", "received", "buf
 
 async def run(reactor: IUNIXReactor, options: CommandOptions) -> None:
     """Run C{txrdma smc-stats}, once or repeatedly."""
-    nobody = "No process of yours has used an smc: endpoint."
-    await watch(reactor, options, NAMESPACE, entriesOf, statisticsTable, nobody, isRated=True)
+    empty = "No process of yours has used an smc: endpoint."
+    await watch(reactor, options, NAMESPACE, entriesOf, statisticsTable, empty, isRated=True)

@@ -101,7 +101,7 @@ async def watch(
     namespace: str,
     entriesOf: Callable[[list[dict[str, Any]]], Entries],
     table: Callable[[Entries], Table],
-    nobody: str,
+    empty: str,
     isRated: bool = False,
 ) -> None:
     """
@@ -109,7 +109,7 @@ async def watch(
 
     @param namespace: of the processes' status sockets.
     @param entriesOf: makes entries from their answers.
-    @param nobody: printed instead of a table without entries.
+    @param empty: printed instead of a table without entries.
     @param isRated: print counters first, and then their rates since the previous query.
     """
     rates, isFirst = CounterRates(), True
@@ -123,7 +123,7 @@ async def watch(
         elif entries:
             show(table(entries))
         else:
-            print(nobody, flush=True)
+            print(empty, flush=True)
         if not options["watch"]:
             return
         await deferLater(reactor, options["interval"])
