@@ -129,5 +129,5 @@ class BenchFabric:
         """Return the number of datagrams sent by the host's port, which ibsim counts and perfquery reads."""
         found = _SENT.search(self._ibsim.run("perfquery", "-x", host=host))
         if found is None:
-            raise MeasurementFailed("perfquery does not tell of PortXmitPkts")
+            raise MeasurementFailed("perfquery does not report PortXmitPkts")
         return int(found[1])

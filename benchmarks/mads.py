@@ -117,13 +117,13 @@ def sweeps(rounds: int, quick: bool) -> Part:
     case = _case("mad-sweep-sent", "datagrams sent", "MADs", atMost=1.0)
     part.outcomes.append(Outcome(case, [float(sent.pop("tested"))], [float(min(sent.values()))]))
     seconds = {setting: [ran.seconds for ran in runs] for setting, runs in reference.items()}
-    said = ", ".join(f"{setting} {spread(values)} s" for setting, values in seconds.items())
+    texts = ", ".join(f"{setting} {spread(values)} s" for setting, values in seconds.items())
     part.about = (
         f"ibsim runs on one core, the command on the other; {rounds} alternating rounds, each from "
         "another host. Both write the same listing of the fabric, whose nodes and links are compared. "
         "Datagrams are those sent by the host's port, counted by ibsim. txrdma's modules have compiled "
         "bytecode, as after an installation by pip.\n\n"
-        f"`ibnetdiscover` by its settings: {said}."
+        f"`ibnetdiscover` by its settings: {texts}."
     )
     part.details = {"settings": seconds}
     return part
