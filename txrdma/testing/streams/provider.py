@@ -61,7 +61,7 @@ RSOCKET: Final = Provider(
     "RSocketTransport",
     patience=2.0,
     cannot={
-        "nobody-listens": "without a software device on the server's host, no process rejects the request",
+        "no-listener": "without a software device on the server's host, no process rejects the request",
         "writes-and-in-this-turn-kill": _UNMADE,
         "writes-and-in-this-turn-exit": _UNMADE,
     },

@@ -29,13 +29,13 @@ class CommandTests(SynchronousTestCase):
     def test_runEndsWithCountsResultsAndTable(self) -> None:
         folder = os.path.abspath(self.mktemp())
         where = ["--folder", folder, "--route", "shared-memory", "--reactor", "epoll"]
-        done = self.run_(*where, "nobody-listens")
+        done = self.run_(*where, "no-listener")
         self.assertEqual(done.stdout.splitlines()[-1:], ["1 passed, 0 failed, 0 skipped"], done.stderr)
         self.assertEqual(done.returncode, 0)
         results = json.loads(Path(folder, "results.json").read_text())
         [result] = results["conversations"]
         self.assertEqual(result["tcp"], [result["ours"]])
-        self.assertIn("nobody-listens", Path(folder, "table.md").read_text())
+        self.assertIn("no-listener", Path(folder, "table.md").read_text())
 
     def test_conversationsOfChapterAreListed(self) -> None:
         done = self.run_("--list", "sizes")

@@ -20,7 +20,7 @@ both-write-and-close-at-once (quick)
     Both ends write 300 kB and close at the same time; neither reads the other's data.
     client made: write 300kB; lose
     server made: write 300kB; lose
-    races who closes with unread data in its buffer has its kernel send a reset, which may overtake data
+    races the kernel of an end that closes with unread data sends a reset, which may overtake data
     also client made, lost ConnectionDone
     also server made, lost ConnectionLost
 closes-twice
@@ -33,11 +33,11 @@ writes-after-closing (quick)
     client lost: write 5; lose; abort; stop
     server lost: stop
 delays-and-closes (quick)
-    The client closes inside dataReceived, where it has delayed a call by no time before.
+    The client schedules a call without a delay inside dataReceived, then closes there.
     client received 5: delay; lose
     server made: write 5
 delays-answers-and-closes (quick)
-    Each end answers what it hears, delays a call by no time, and closes.
+    Each end answers what it receives, schedules a call without a delay, and closes.
     client received 5: write 300kB; delay; lose
     server made: write 5
     server received 300kB: delay; lose
@@ -46,7 +46,7 @@ delays-and-aborts (quick)
     client received 5: delay; abort
     server made: write 5
 delays-and-is-closed (quick)
-    The server writes and closes; the client delays a call by no time inside dataReceived.
+    The server writes and closes; the client schedules a call without a delay inside dataReceived.
     client received 5: delay
     server made: write 5; lose
 closes-on-word (quick, everywhere)
@@ -57,24 +57,24 @@ closes-inside-dataReceived (quick)
     The server closes inside dataReceived while more data arrives.
     client made: push 5MB
     server received 1kB: lose
-    races who closes with unread data in its buffer has its kernel send a reset, which may overtake data
+    races the kernel of an end that closes with unread data sends a reset, which may overtake data
     also client made, stop-producing, lost ConnectionLost
 answers-and-closes-inside-dataReceived
     The server answers and closes while more data arrives, as web servers refuse an upload.
     client made: push 5MB
     server received 1kB: write 300kB; lose
-    races who closes with unread data in its buffer has its kernel send a reset, which may overtake data
+    races the kernel of an end that closes with unread data sends a reset, which may overtake data
     also client made, stop-producing, lost ConnectionDone; 300000
 closes-with-unread-data (quick)
     The server has paused and closes without having read the received data.
     client made: write 300kB; event written
     server made: pause; await written; settle; lose
-    races who closes with unread data in its buffer has its kernel send a reset, which may overtake data
+    races the kernel of an end that closes with unread data sends a reset, which may overtake data
 answers-and-closes-with-unread-data
     The server has paused, writes, and closes without having read the received data.
     client made: write 300kB; event written
     server made: pause; await written; settle; write 300kB; lose
-    races who closes with unread data in its buffer has its kernel send a reset, which may overtake data
+    races the kernel of an end that closes with unread data sends a reset, which may overtake data
     also client made, lost ConnectionDone; 300000
 pauses-and-closes (quick)
     The server pauses and closes after it has read all received data.
@@ -88,19 +88,19 @@ resumes-after-closing
     The server resumes after loseConnection; unread data is not delivered.
     client made: write 5; event written
     server made: pause; await written; settle; lose; resume
-    races who closes with unread data in its buffer has its kernel send a reset, which may overtake data
+    races the kernel of an end that closes with unread data sends a reset, which may overtake data
 writes-after-the-peer-closed (quick)
     The client has paused, so that it does not notice that the server has closed, and writes twice.
     client made: pause; await closed; settle; write 5; settle; write 5; settle; resume
     server made: lose
     server lost: event closed; stop
-    races what is written to who has gone comes back as a reset, before or after the end is read
+    races bytes that are written after the peer has closed cause a reset, before or after the end is read
 pushes-to-who-has-closed
     The client's producer continues after the server, which reads nothing, has closed.
     client made: pause; await closed; settle; push 5MB; settle; resume
     server made: lose
     server lost: event closed; stop
-    races what is written to who has gone comes back as a reset, before or after the end is read
+    races bytes that are written after the peer has closed cause a reset, before or after the end is read
 client-aborts (quick, everywhere)
     The client aborts an idle connection.
     client made: settle; abort
@@ -121,7 +121,7 @@ server-aborts-at-once
     The server aborts inside connectionMade.
     client lost: stop
     server made: abort
-    races the reset may come before the client has been told of the connection
+    races the reset may come before the client's protocol has its connection
 aborts-with-unsent-data (quick)
     The client writes 5 MB and aborts in the same reactor iteration.
     client made: write 5MB; abort

@@ -57,13 +57,13 @@ writes-5MB-then-{via}
     The client writes 5 MB and {words} one iteration later: what the system has accepted arrives.
     client made: write 5MB; turn; {via}
     server lost: stop
-    races how much the system takes in one turn is its own business
+    races the system decides how much it accepts at a time
     unlike client-gone
 writes-and-in-this-turn-{via}
     The client writes 300 kB and {words} in the same reactor iteration.
     client made: write 300kB; {via}
     server lost: stop
-    races how much leaves before the end is chance
+    races how much is sent before the end varies
     unlike client-gone
 unread-then-{via} (quick)
     The server has paused when the client writes 300 kB and {words}; then it reads.
@@ -91,19 +91,19 @@ answers-and-stops-inside-dataReceived (quick)
     The client answers, closes and stops its reactor inside dataReceived.
     client received 5: write 5; lose; stop
     server made: write 5
-    races whether the answer leaves before the reactor has stopped is chance
+    races the answer may or may not be sent before the reactor stops
     unlike flushed
 stops-while-more-comes (quick)
     The client stops its reactor inside dataReceived while the server's producer writes.
     client received 1kB: stop
     server made: push 20MB
-    races what is unread when the process ends has its kernel send a reset
+    races the kernel sends a reset if data is unread when the process ends
     also server made, stop-producing, lost ConnectionLost
 closes-and-stops (quick)
     The client writes, closes, and stops its reactor without waiting for connectionLost.
     client made: write 300kB; lose; stop
     server lost: stop
-    races how much leaves before the end is chance
+    races how much is sent before the end varies
     unlike flushed
 idle-then-kill (quick, everywhere)
     An idle client is ended by SIGKILL.
@@ -145,7 +145,7 @@ reader-is-killed (quick)
     The server is killed while the client's producer writes.
     client made: push 12MB
     server received 300kB: kill
-    races what is unread when a process ends has its kernel send a reset
+    races the kernel sends a reset if data is unread when a process ends
 reader-is-killed-with-everything-read (quick)
     The server is killed when it has read the request; the client waits for an answer.
     client made: write 300kB
@@ -161,9 +161,9 @@ killed-after-half-closing
     client made: write 5; half; settle; kill
     client write-lost:
     server read-lost: await peer-ended; settle; write 5; settle; write 5
-    races what is written to who has gone comes back as a reset
+    races bytes that are written after the peer has closed cause a reset
 forks (quick, everywhere)
-    The client forks; the child keeps the descriptors for two seconds; the conversation continues.
+    The client forks; the child holds the descriptors for two seconds; the conversation continues.
     client made: fork 2; write 300kB
     client received 300kB: lose
     server received 300kB: write 300kB
@@ -172,7 +172,7 @@ forks-and-closes (quick)
     client made: write 300kB; fork 2; lose
     server lost: stop
 forks-and-is-killed
-    The client writes, forks and is killed; the child outlives it and keeps the connection open.
+    The client writes, forks and is killed; the child outlives it and holds the connection open.
     client made: write 300kB; settle; fork 2; kill
     server lost: stop
     unlike client-gone

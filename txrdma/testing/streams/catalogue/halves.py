@@ -37,17 +37,17 @@ both-half-close (quick)
     client read-lost: lose
     server made: write 300kB; half
     server read-lost: settle; lose
-    races either end may come first, and who closes before its own has left is not told of that
+    races either end may come first; one that closes before its own is sent does not get writeConnectionLost
     also client made, read-lost, write-lost, lost ConnectionDone; 300000
     also client made, read-lost, lost ConnectionDone; 300000
     also server made, read-lost, write-lost, lost ConnectionDone; 300000
     also server made, read-lost, lost ConnectionDone; 300000
-half-closes-to-who-knows-no-halves (quick)
+half-closes-to-a-protocol-without-half-close (quick)
     The client half-closes; the server's protocol cannot half-close, so the connection closes.
     client made: write 300kB; half
     client read-lost: lose
     server lost: stop
-hears-much-after-half-closing (quick)
+receives-much-after-half-closing (quick)
     The client half-closes while the server writes 5 MB, all of which arrives.
     client made: write 5; half
     client read-lost: lose
@@ -58,7 +58,7 @@ half-closes-with-a-push-producer (quick, everywhere)
     client made: push 5MB; half
     client read-lost: lose
     server read-lost: write 300kB; lose
-    races how much a push producer has written when TCP's buffer is empty is chance
+    races how much a push producer has written when TCP's buffer is empty varies
     unlike half
 half-closes-with-a-pull-producer (quick)
     The client half-closes while its pull producer is registered.
@@ -102,7 +102,7 @@ half-closes-then-closes
     client made: write 300kB; half; lose
     client write-lost:
     server read-lost: lose
-    races the server may answer who has gone
+    races the server may answer after the client has closed
 half-closes-then-aborts
     The client half-closes, and aborts when the server knows.
     client made: write 5; half; await halved; abort
@@ -113,7 +113,7 @@ closes-with-a-push-producer (quick)
     The client closes while its push producer is registered: everything that it produces arrives.
     client made: push 5MB; lose
     server lost: stop
-    races how much a push producer has written when TCP's buffer is empty is chance
+    races how much a push producer has written when TCP's buffer is empty varies
     unlike close
 closes-with-a-pull-producer (quick)
     The client closes while its pull producer is registered.

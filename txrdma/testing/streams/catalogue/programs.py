@@ -74,8 +74,8 @@ has-received-enough (quick)
     The client closes when it has received the first 5 bytes of 300 kB.
     client received 5: lose
     server made: write 300kB
-    races who closes with unread data in its buffer has its kernel send a reset
-nobody-listens (quick)
+    races the kernel of an end that closes with unread data sends a reset
+no-listener (quick)
     The client connects to a port without a listener.
     client lost: stop
 connects-again (quick)

@@ -14,7 +14,7 @@ _LATER = Unlike(
 
 CONVERSATIONS = conversations(
     """
-paused-for-a-moment
+paused-for-half-a-second
     The server has paused for half a second while the client writes and closes without exiting.
     client made: write 300kB; lose
     client lost: wait 2; stop

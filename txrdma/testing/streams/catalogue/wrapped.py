@@ -28,7 +28,7 @@ tls-paused-while-the-peer-exits
     With TLS, the server has paused while the client writes, closes and exits.
     client made: write 5; event made; await paused; write 300kB; lose; wait 1; stop
     server received 5: pause; event paused; await peer-ended; settle; resume
-    races how far TLS reads ahead is its own business
+    races TLS decides how far it reads ahead
 tls-killed (quick)
     With TLS, the client is killed in the middle of a request: there is no close_notify.
     client made: write 1kB; settle; kill
