@@ -118,7 +118,7 @@ class CompatibilityTests(SynchronousTestCase):
                     self.assertIn("done; rocev2", "\n".join(results[name]["log"]))
             self.assertEqual(results["smc"]["mode"], "TCP")
             self.assertRegex(
-                todays["smc"], "plain TCP, because (ERR_RDYLNK|PEERDECL; the peer says ERR_RDYLNK)"
+                todays["smc"], "plain TCP, because (ERR_RDYLNK|PEERDECL; the peer reports ERR_RDYLNK)"
             )
 
     def working(self, results: dict[str, dict[str, Any]], serverLog: str) -> list[str]:

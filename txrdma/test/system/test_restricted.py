@@ -101,7 +101,7 @@ class RestrictedTestCase(SynchronousTestCase):
         self.assertIn("plain TCP, because NOSMCDEV", line)
         self.assertIn(why, line)
         (line,) = self.logOf(smc["server"])
-        self.assertIn("plain TCP, because PEERDECL; the peer says NOSMCDEV", line)
+        self.assertIn("plain TCP, because PEERDECL; the peer reports NOSMCDEV", line)
         for ends in others:
             for end in ends.values():
                 (line,) = self.logOf(end)
