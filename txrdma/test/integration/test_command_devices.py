@@ -99,6 +99,6 @@ class MalformedTests(TestCase):
             options.parseOptions([*words, *(["soft:x"] if words == ["devices"] else ["--device", "soft:x"])])
             with redirect_stdout(io.StringIO()), self.assertRaises(SystemExit) as raised:
                 await command.run(cast(IReactor, reactor), options)
-            said = str(raised.exception)
-            self.assertIn("soft: address=x is not an IP address", said, words)
-            self.assertTrue(said.startswith(f"txrdma {words[0]}: "), said)
+            error = str(raised.exception)
+            self.assertIn("soft: address=x is not an IP address", error, words)
+            self.assertTrue(error.startswith(f"txrdma {words[0]}: "), error)

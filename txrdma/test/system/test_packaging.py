@@ -65,14 +65,14 @@ STARTS = """
     twistd = os.path.join(os.path.dirname(sys.executable), "twistd")
     command = [twistd, "-n", "--pidfile=", "web", "--path=site", "--listen", "smc:127.0.0.1:0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
-        said = []
+        lines = []
         for line in process.stdout:
-            said.append(line)
+            lines.append(line)
             if "Site starting on" in line:
                 process.terminate()
                 break
         else:
-            raise AssertionError("".join(said))
+            raise AssertionError("".join(lines))
 """
 
 

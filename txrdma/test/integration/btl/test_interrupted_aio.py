@@ -110,6 +110,6 @@ class InterruptionTests(SynchronousTestCase):
     def test_each(self) -> None:
         """The first, second and last call of each function."""
         self.assertEqual(asyncio.run(self.play()), {})
-        gc.collect()  # logs those that nobody has handled
+        gc.collect()  # logs failures without a handler
         self.flushLoggedErrors(MessageFailed)  # of requests that were not waited for
         self.assertEqual(self.flushLoggedErrors(), [])

@@ -151,7 +151,7 @@ class ReplayTests(TestCase):
             await service.stopService()
 
     def test_silent(self) -> None:
-        """A replay notifies nobody of findings of the past."""
+        """A replay sends no notifications of findings of the past."""
         config = parseConfig("""
             [alerts]
             log = "alerts"

@@ -234,7 +234,7 @@ class ProofTests(PlaceTestCase):
         """
         Too many processes of other users, or of this user without an announcement, are disconnected.
 
-        Processes of other users keep none of this user waiting.
+        Processes of other users do not delay those of this user.
         """
         self.patch(neighbours, "_MOST_PROVING", 2)
         announcements = self.listener()

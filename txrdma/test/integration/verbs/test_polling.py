@@ -77,7 +77,7 @@ class PollingEvents(Polling, SystemEventTestsBuilder): ...
 class PollingDescriptors(Polling, ReactorFDSetTestsBuilder):
     def test_lostFileDescriptor(self) -> None:
         """Skip: epoll does not report a descriptor that was closed elsewhere."""
-        self.skipTest("epoll does not tell")
+        self.skipTest("epoll does not report it")
 
 
 class PollingTCP(Polling, TCPConnectionTestsBuilder): ...

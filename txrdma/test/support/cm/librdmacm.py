@@ -51,7 +51,7 @@ class Identifier:
     """
     A communication identifier.
 
-    @ivar said: the parameters that it has sent.
+    @ivar output: the parameters that it has sent.
     @ivar psn: the first PSN of its peer.
     @ivar hasParted: whether it has sent a DREQ or a DREP.
     """

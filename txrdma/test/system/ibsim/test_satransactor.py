@@ -61,8 +61,8 @@ TRUSTED: Final = Keys(smKey=1)
 
 CHANGING: Final = {
     "localPortNum": "is the port that the question came in by",
-    "mkey": "the administration tells keys only to who is trusted",
-    "lifeTimeValue": "OpenSM tells what it wants to have set, ibsim what it keeps",
+    "mkey": "the administration returns keys to trusted requesters only",
+    "lifeTimeValue": "OpenSM returns the value that it requests, ibsim the stored one",
 }
 
 

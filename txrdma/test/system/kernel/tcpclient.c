@@ -1,7 +1,7 @@
 /*
  * A program that knows TCP only: tcpclient HOST PORT BYTES, or tcpclient HOST PORT BYTES REQUEST.
  *
- * Without a request it sends so many bytes that count up, says that it has no more, and wants the same bytes
+ * Without a request it sends so many bytes that count up, half-closes, and expects the same bytes
  * back. With one it sends that, and writes what comes to its output until the end.
  */
 #include <arpa/inet.h>
@@ -24,9 +24,9 @@ static int fail(const char *what)
 /* Echo: both directions at once, by poll. */
 static int echo(int fd, long total)
 {
-    long sent = 0, heard = 0;
+    long sent = 0, received = 0;
 
-    while (heard < total) {
+    while (received < total) {
         struct pollfd entry = {fd, sent < total ? POLLIN | POLLOUT : POLLIN, 0};
 
         if (poll(&entry, 1, 30000) <= 0)
@@ -37,11 +37,11 @@ static int echo(int fd, long total)
             if (count <= 0)
                 return fail("recv");
             for (ssize_t i = 0; i < count; i++)
-                if ((unsigned char)in[i] != (unsigned char)((heard + i) % 251)) {
-                    printf("wrong byte %ld\n", heard + i);
+                if ((unsigned char)in[i] != (unsigned char)((received + i) % 251)) {
+                    printf("wrong byte %ld\n", received + i);
                     return 1;
                 }
-            heard += count;
+            received += count;
         } else if (entry.revents & POLLOUT) {
             long length = total - sent < (long)sizeof out ? total - sent : (long)sizeof out;
             ssize_t count;
@@ -59,7 +59,7 @@ static int echo(int fd, long total)
         return fail("shutdown");
     if (recv(fd, in, sizeof in, 0) != 0)
         return fail("end of file");
-    printf("echoed %ld bytes\n", heard);
+    printf("echoed %ld bytes\n", received);
     return 0;
 }
 

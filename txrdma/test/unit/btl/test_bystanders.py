@@ -373,7 +373,7 @@ class BystanderTests(HostsCase):
             self.connectAgain()
 
     def test_port(self) -> None:
-        """The failure of a port reaches all peers, although one of them cannot be told."""
+        """The failure of a port reaches all peers, although one of them cannot be notified."""
         mine = self.client.transport._peer.sent
         self.patch(SendWindow, "losePath", lambda _window, _port, _now: True)
         self.raiseOnce(SendWindow, "losePath", lambda window, *_words: window is mine)

@@ -82,27 +82,27 @@ class ForwardClockTests(SynchronousTestCase):
                 call.cancel()
 
     def test_shared(self) -> None:
-        """Users share the clock of a reactor while any of them keeps it; each is told of a change."""
+        """Users share the clock of a reactor while any of them uses it; each is notified of a change."""
         clock = sharedForwardClock(self.reactor)
         self.assertIs(sharedForwardClock(self.reactor), clock)
         self.assertIsNot(sharedForwardClock(Clock()), clock)
         clock.seconds()
-        told: list[str] = []
-        clock.join(lambda: told.append("first"))
-        clock.join(second := lambda: told.append("second"))
+        notified: list[str] = []
+        clock.join(lambda: notified.append("first"))
+        clock.join(second := lambda: notified.append("second"))
         clock.leave(second)
         clock.leave(second)
         self.reactor.rightNow -= 3600.0
-        self.assertEqual((clock.seconds(), told), (7200.0, ["first"]))
+        self.assertEqual((clock.seconds(), notified), (7200.0, ["first"]))
         del clock
         gc.collect()
         self.assertEqual(sharedForwardClock(self.reactor).seconds(), 3600.0)
 
     def test_failingUser(self) -> None:
         """An exception of one user reaches neither the others nor whoever reads the clock."""
-        told: list[str] = []
-        self.clock.join(lambda: told.append(str(1 // 0)))
-        self.clock.join(lambda: told.append("second"))
+        notified: list[str] = []
+        self.clock.join(lambda: notified.append(str(1 // 0)))
+        self.clock.join(lambda: notified.append("second"))
         self.reactor.rightNow -= 3600.0
-        self.assertEqual((self.clock.seconds(), told), (7200.0, ["second"]))
+        self.assertEqual((self.clock.seconds(), notified), (7200.0, ["second"]))
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)

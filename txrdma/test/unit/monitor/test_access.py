@@ -261,7 +261,7 @@ class HashTests(SiteTestCase):
         return self.access.requestAvatarId(UsernamePassword(name, password))
 
     def test_roles(self) -> None:
-        """A right password gives the role of the user; a token gives that of nobody, with any name."""
+        """A right password gives the role of the user; a token gives no role, with any name."""
         for name, password, user in (
             (b"alice", b"right", User("alice", UserRole.OPERATOR)),
             (b"bob", b"right", User("bob")),

@@ -97,7 +97,7 @@ class MoveTests(SynchronousTestCase):
         self.assertEqual(self.text("s3", 4.0), "many")
 
     def test_doubtful(self) -> None:
-        """Nothing is said of a cable before its serial number is read again."""
+        """Nothing is reported of a cable before its serial number is read again."""
         self.serials = {self.port("t1"): "A"}
         self.link("s1-t1")
         self.text("t1")

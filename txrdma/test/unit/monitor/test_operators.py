@@ -377,7 +377,7 @@ class RESTTests(OperatorTestCase):
 
 class FormTests(OperatorTestCase):
     def test_page(self) -> None:
-        """An operator has a form; a viewer does not; the page shows who has noted what."""
+        """An operator has a form; a viewer does not; the page shows the comments and their authors."""
         operators = self.page(self.path, Authorization=ALICE)
         viewers = self.page(self.path, Authorization=BOB)
         self.assertEqual((operators.code, viewers.code), (200, 200))
@@ -403,7 +403,7 @@ class FormTests(OperatorTestCase):
         self.assertEqual([one.text for one in self.entry.comments], [comment, astral])
 
     def test_crossSite(self) -> None:
-        """A form of another site is refused, and one of which a browser does not say where it is from."""
+        """A form of another site is refused, and so is one whose origin the browser does not send."""
         for heads in ({}, {"Origin": "null"}, {"Origin": "https://evil.example"}):
             self.assertEqual(self.form(heads=heads, action="acknowledge").code, 403, heads)
         self.assertIsNone(self.entry.acknowledgement)

@@ -158,7 +158,7 @@ class TwinTests(FabricTestCase):
         self.assertEqual((routes(), here.adaptive), (recorded, groups))
 
     def test_withoutCounters(self) -> None:
-        """A node that did not answer for its counters does not in the twin, unless nobody was asked."""
+        """A node that did not answer for its counters does not in the twin, unless no node was queried."""
         self.fabric.node("c").hasCounters = False
         recording = self.recorded(1000.0)
         lid = self.lid("c")

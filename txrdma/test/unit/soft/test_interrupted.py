@@ -625,7 +625,7 @@ class ReaderTests(SleepingTests):
         return self.pair(queues=self.queues)
 
     def judge(self, one: End, other: End) -> None:
-        """Check the results, unless a reader has failed, which its owner is told."""
+        """Check the results, unless a reader has failed, which is reported to its owner."""
         if not any(each.failures for each in self.queues):
             super().judge(one, other)
 

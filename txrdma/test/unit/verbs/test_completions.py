@@ -365,7 +365,7 @@ class SleepingTests(CompletionReaderTests):
         self.assertEqual(sum(self.batches, []), list(range(5000)))
 
     def test_readsAfterReactorStoppedInDelayedCall(self) -> None:
-        """A read that is due when the reactor is told to stop follows in the next iteration."""
+        """A read that is due when the reactor is stopped follows in the next iteration."""
         reactor: Any = SteppedReactor()
         CompletionReader(reactor, self.channel, [self.queue], self.handle).start()
         reactor._justStopped = True
