@@ -61,7 +61,7 @@ class World:
         self.receives = self.device.createCompletionQueue(64, self.channel)
         self.shared = self.domain.createSharedReceiveQueue(8, 1)
         self.memory: Any = self.domain.allocateMemory(4096, Access.LOCAL_WRITE | Access.REMOTE_WRITE)
-        self.handle = self.domain.createAddressHandle(self.way)
+        self.handle = self.domain.createAddressHandle(self.vector)
         self.one, self.other, self.idle = (
             self.domain.createQueuePair(QPKind.RC, self.sends, self.receives, Capacity(), self.shared)
             for _ in range(3)
@@ -69,14 +69,14 @@ class World:
         self.datagrams = self.domain.createQueuePair(QPKind.UD, self.sends, self.receives, Capacity())
         for queuePair, peer in ((self.one, self.other), (self.other, self.one)):
             queuePair.modify(INIT)
-            queuePair.modify(replace(RTR, address=self.way, destinationQPN=peer.number))
+            queuePair.modify(replace(RTR, address=self.vector, destinationQPN=peer.number))
             queuePair.modify(RTS)
         self.datagrams.modify(QPAttributes(state=QPState.INIT, pkeyIndex=0, port=1, qkey=1))
         self.datagrams.modify(QPAttributes(state=QPState.RTR))
         self.datagrams.modify(QPAttributes(state=QPState.RTS, sqPSN=1))
 
     @property
-    def way(self) -> AddressVector:
+    def vector(self) -> AddressVector:
         """Return the path to the device itself."""
         return AddressVector(self.device.gids(1)[0], dmac=self.device.mac)
 

@@ -68,8 +68,8 @@ class DirectTests(DatagramCase):
         one, other = DatagramEnd(self.open("rocev2")), DatagramEnd(self.open("rocev2"))
 
         def send(codepoint: int) -> None:
-            way = replace(other.way(), trafficClass=codepoint)
-            one.sendText(other, b"text", address=one.domain.createAddressHandle(way))
+            vector = replace(other.vector(), trafficClass=codepoint)
+            one.sendText(other, b"text", address=one.domain.createAddressHandle(vector))
 
         def isCompleted() -> bool:
             other.pollQueue()
@@ -125,7 +125,7 @@ class DirectTests(DatagramCase):
     def test_putSendsBySharedMemoryAfterPostedOnesOnly(self) -> None:
         one, other = self.both()
         self.direct = IDirectDatagrams(one.qp)
-        handle = one.domain.createAddressHandle(other.way())
+        handle = one.domain.createAddressHandle(other.vector())
         number = other.qp.number
         self.assertTrue(self.direct.putDatagram(handle, number, QKEY, b"he", b"llo"))
         one.sendText(other, b"posted")
@@ -135,13 +135,13 @@ class DirectTests(DatagramCase):
         self.assertEqual(one.completions, [])
         self.assertFalse(self.direct.putDatagram(handle, number, QKEY, b"", bytes(9000)))
         one, other = DatagramEnd(self.open("rocev2")), DatagramEnd(self.open("rocev2"))
-        handle = one.domain.createAddressHandle(other.way())
+        handle = one.domain.createAddressHandle(other.vector())
         self.assertFalse(IDirectDatagrams(one.qp).putDatagram(handle, other.qp.number, QKEY, b"", b"x"))
 
     def test_sendingNeedsRTSAndInboxSurvivesReset(self) -> None:
         one, other = self.ends("auto")
-        handle = one.domain.createAddressHandle(other.way())
-        back = other.domain.createAddressHandle(one.way())
+        handle = one.domain.createAddressHandle(other.vector())
+        back = other.domain.createAddressHandle(one.vector())
         for state in (QPState.ERR, QPState.RESET):
             other.qp.modify(QPAttributes(state=state))
             self.assertFalse(self.inbox.putDatagram(back, one.qp.number, QKEY, b"", b"x"))

@@ -157,7 +157,7 @@ class ManyTests(RealCase):
             self.assertRaises(
                 InvalidRequest,
                 queuePair.modify,
-                replace(RTR, address=other.way(), destinationQPN=other.qp.number),
+                replace(RTR, address=other.vector(), destinationQPN=other.qp.number),
             )
         self.assertTrue(added.isNothing())
 
@@ -349,7 +349,7 @@ class UnusedTests(RealCase):
         other.queue.arm()
         other.qp.modify(INIT)
         other.receive(1, 0, 64)
-        other.qp.modify(replace(RTR, address=one.way(), destinationQPN=one.qp.number))
+        other.qp.modify(replace(RTR, address=one.vector(), destinationQPN=one.qp.number))
         self.runUntil(other.channel.takeEvents)
 
     def test_messageIsDelayedUntilPeerIsInRTR(self) -> None:

@@ -49,7 +49,7 @@ def isEnded(line: socket.socket) -> bool:
 class AddressedEnd(End):
     """An end whose peers know its address, and not its own UDP port."""
 
-    def way(self) -> AddressVector:
+    def vector(self) -> AddressVector:
         return AddressVector(self.device.gids(1)[0])
 
 

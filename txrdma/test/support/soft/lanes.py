@@ -258,12 +258,12 @@ def spoil(chance: random.Random, box: memoryview) -> None:
     """Write invalid values into a box, at random and at critical offsets."""
     words = box.cast("Q")
     for _ in range(chance.choice((1, 1, 10))):
-        way = chance.random()
-        if way < 0.3:
+        chosen = chance.random()
+        if chosen < 0.3:
             words[chance.choice((CONSUMED, WAKE, STALLED))] = chance.choice(
                 (0, 1, 64, 1 << 56, 2**64 - 1, chance.getrandbits(64))
             )
-        elif way < 0.7:
+        elif chosen < 0.7:
             kind, flags = chance.randrange(8), chance.choice((0, 8, 16, 32, 48, 192))
             length = chance.choice((0, 1, 8, 44, 56, 60, 4000, 4088, 1 << 23))
             index = (HEADER_BYTES + 64 * chance.randrange((len(box) - HEADER_BYTES) // 64)) // 8

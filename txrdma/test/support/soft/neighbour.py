@@ -39,10 +39,10 @@ def describe(end: End) -> str:
 def connect(end: End, described: str) -> None:
     """Modify a queue pair to RTS, connected to the described end."""
     reported = json.loads(described)
-    way = AddressVector(GID.fromString(reported["gid"]), dmac=MACAddress.fromString(reported["mac"]))
+    vector = AddressVector(GID.fromString(reported["gid"]), dmac=MACAddress.fromString(reported["mac"]))
     end.qp.modify(INIT)
     end.qp.postReceive([receive(end, identifier) for identifier in range(RECEIVES)])
-    end.qp.modify(replace(RTR, address=way, destinationQPN=QPN(reported["qpn"])))
+    end.qp.modify(replace(RTR, address=vector, destinationQPN=QPN(reported["qpn"])))
     end.qp.modify(RTS)
 
 

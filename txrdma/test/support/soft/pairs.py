@@ -47,7 +47,7 @@ class End:
         self.events: list[AsyncEvent] = []
         device.subscribe(self.events.append)
 
-    def way(self) -> AddressVector:
+    def vector(self) -> AddressVector:
         return AddressVector(self.device.gids(1)[0], dmac=self.device.mac)
 
     def join(self, peer: End, **changes: Any) -> None:  # attributes of different types
@@ -57,7 +57,7 @@ class End:
         assert changes.keys() <= atRTR | atRTS
         self.qp.modify(INIT)
         rtr = replace(RTR, **{n: v for n, v in changes.items() if n in atRTR})
-        self.qp.modify(replace(rtr, address=peer.way(), destinationQPN=peer.qp.number))
+        self.qp.modify(replace(rtr, address=peer.vector(), destinationQPN=peer.qp.number))
         self.qp.modify(replace(RTS, **{n: v for n, v in changes.items() if n in atRTS}))
 
     def open(self) -> None:
@@ -95,7 +95,7 @@ class End:
 
     def to(self, peer: End) -> dict[str, Any]:
         """Return the attributes of a datagram's request that address another end."""
-        handle = self.domain.createAddressHandle(peer.way())
+        handle = self.domain.createAddressHandle(peer.vector())
         return {"address": handle, "remoteQPN": peer.qp.number, "remoteQKey": QKEY}
 
     def receive(self, identifier: int, offset: int, length: int) -> None:
@@ -116,11 +116,11 @@ def another(
     here, there = (
         end.domain.createQueuePair(QPKind.RC, end.queue, end.queue, capacity) for end in (one, other)
     )
-    for pair, number, way in ((here, there.number, other.way()), (there, here.number, one.way())):
+    for pair, number, vector in ((here, there.number, other.vector()), (there, here.number, one.vector())):
         pair.modify(INIT)
         if pair is there and receives:
             pair.postReceive(receives)
-        pair.modify(replace(RTR, address=way, destinationQPN=number))
+        pair.modify(replace(RTR, address=vector, destinationQPN=number))
         pair.modify(RTS)
     return here, there
 

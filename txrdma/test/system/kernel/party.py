@@ -105,7 +105,7 @@ class Party:
             mtu = min(MTU.fitting(peer["mtu"]), self.device.portAttributes(1).activeMTU)
             rtr = QPAttributes(
                 state=QPState.RTR,
-                address=self._wayTo(peer),
+                address=self._addressOf(peer),
                 pathMTU=mtu,
                 destinationQPN=QPN(peer["qpn"]),
                 rqPSN=FIRST_PSN,
@@ -210,12 +210,12 @@ class Party:
     def _segment(self, offset: int, length: int) -> Segment:
         return Segment(self._region.address + offset, length, self._region.lkey)
 
-    def _wayTo(self, peer: dict[str, Any]) -> AddressVector:
+    def _addressOf(self, peer: dict[str, Any]) -> AddressVector:
         mac = MACAddress.fromString(peer["mac"]) if "mac" in peer else None
         return AddressVector(GID.fromString(peer["gid"]), sgidIndex=self._gidIndex, dmac=mac)
 
     def _handle(self, peer: dict[str, Any]) -> Any:
-        handle = self._domain.createAddressHandle(self._wayTo(peer))
+        handle = self._domain.createAddressHandle(self._addressOf(peer))
         self._undo.append(handle.close)
         return handle
 

@@ -55,8 +55,8 @@ class StrangerCase(MessagingCase):
         port = VerbsPort(cast(Any, self.clock), self.third, isGSI=True, closesDevice=False)
         self.agent = MADAgent(self.clock, port)
         self.addCleanup(self.agent.close)
-        self.way = IBPath(sgid=GID.fromIP("10.0.1.3"), dgid=GID.fromIP("10.0.1.2"), hopLimit=64,
-                          dqpn=QPN(1), sqpn=QPN(1), qkey=GMP_QKEY, packetLifeTime=10)  # fmt: skip
+        self.strangersPath = IBPath(sgid=GID.fromIP("10.0.1.3"), dgid=GID.fromIP("10.0.1.2"), hopLimit=64,
+                                    dqpn=QPN(1), sqpn=QPN(1), qkey=GMP_QKEY, packetLifeTime=10)  # fmt: skip
         endpoint = IBServerEndpoint(self.clock, SERVICE, self.devices[1], backlog=BACKLOG)
         self.port: Any = self.successResultOf(endpoint.listen(MessageFactory(self.made)))
         self.client = self.result(self.ask())
@@ -72,7 +72,7 @@ class StrangerCase(MessagingCase):
     def send(self, kind: type[Attribute], raw: bytes) -> None:
         """Send the bytes of a message."""
         number = kind.attributeID
-        self.agent.send(frame(ManagementClass.COMM_MGT, Method.SEND, 7, number, 0, raw), self.way)
+        self.agent.send(frame(ManagementClass.COMM_MGT, Method.SEND, 7, number, 0, raw), self.strangersPath)
 
     def request(self, number: int, **more: Any) -> REQ:
         """Return a valid REQ of the third host."""
@@ -81,7 +81,7 @@ class StrangerCase(MessagingCase):
             "localCAGUID": GUID.fromInt(0x0200_0000_0000_0003),
             "localQPN": QPN(number & 0xFFFFFF),
             "serviceID": SERVICE,
-            "primary": pathFor(self.way),
+            "primary": pathFor(self.strangersPath),
             "pathMTU": PathMTU(3),
             "pkey": DEFAULT_PKEY,
             "maxCMRetries": 1,
@@ -191,7 +191,7 @@ class StrangerTests(StrangerCase):
             number, data = message.attributeID, message.encode()
             raw = bytearray(frame(ManagementClass.COMM_MGT, Method.SEND, 7, number, 0, data))
             raw[2] = 1
-            self.agent.send(bytes(raw), self.way)
+            self.agent.send(bytes(raw), self.strangersPath)
         self.wait(lambda: len(answers.asked) == 2)
         rejection, response = found = [cast(Any, each.payload) for each in answers.asked]
         self.assertEqual(rejection.reason, RejectReason.UNSUPPORTED_CLASS_VERSION)

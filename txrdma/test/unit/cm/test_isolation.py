@@ -165,9 +165,9 @@ class ManagerTests(PortCase):
         self.host.listen(SERVICE, host)
         request = REQ(serviceID=SERVICE, localQPN=QPN(21), remoteCMResponseTimeout=14, maxCMRetries=3)
         tooLong = request.replace(privateData=bytes(93))
-        self.assertRaises(InvalidRequest, self.client.connect, tooLong, self.way, client)
+        self.assertRaises(InvalidRequest, self.client.connect, tooLong, self.hostPath, client)
         self.assertEqual(len(self.client._core), 0)
-        made = self.client.connect(request, self.way, client)
+        made = self.client.connect(request, self.hostPath, client)
         self.wait(lambda: made.state == "ESTABLISHED" and self.made[0].state == "ESTABLISHED")
         self.assertEqual(refused, ["REJ", "REJ", "MRA", "REP", "RTU"])
         connections.append(made)
@@ -177,8 +177,8 @@ class ManagerTests(PortCase):
 
     def test_tooLongServiceAnswerIsLogged(self) -> None:
         self.host.serve(SERVICE, lambda question, path: SIDRREP(privateData=bytes(137)))
-        self.assertRaises(InvalidRequest, self.client.resolve, SERVICE, self.way, bytes(217))
-        error = self.failure(self.client.resolve(SERVICE, self.way), Refused)
+        self.assertRaises(InvalidRequest, self.client.resolve, SERVICE, self.hostPath, bytes(217))
+        error = self.failure(self.client.resolve(SERVICE, self.hostPath), Refused)
         self.assertEqual(error.status, SIDRStatus.REJECTED)
         self.assertEqual(len(self.flushLoggedErrors()), 1)
 

@@ -407,22 +407,22 @@ class AlternateTests(ManagerCase):
     def load(self, packetLifeTime: int = 14) -> IBPath:
         """Load another path."""
         ends = [GID.fromIP(each) for each in ("10.1.0.1", "10.1.0.2")]
-        way = IBPath(sgid=ends[0], dgid=ends[1], hopLimit=64, packetLifeTime=packetLifeTime)
+        path = IBPath(sgid=ends[0], dgid=ends[1], hopLimit=64, packetLifeTime=packetLifeTime)
         mine = self.mine
-        self.client.do(mine, lambda: mine.connection.loadAlternatePath(pathFor(way), self.world.now))
-        return way
+        self.client.do(mine, lambda: mine.connection.loadAlternatePath(pathFor(path), self.world.now))
+        return path
 
     def test_messagesTakeNewPath(self) -> None:
         self.open()
         (remote, _) = self.server.happened[0]
-        way = self.load()
+        path = self.load()
         self.world.run(until=2.0)
         for end, managed in ((self.client, self.mine), (self.server, remote)):
             managed.connection.migrated(self.world.now)
             self.assertEqual(end.manager.outgoing(), [])
             end.manager.collect(managed, self.world.now)
-        self.assertEqual((self.mine.path.dgid, self.mine.path.dqpn), (way.dgid, 1))
-        self.assertEqual((remote.path.dgid, remote.path.sgid), (way.sgid, way.dgid))
+        self.assertEqual((self.mine.path.dgid, self.mine.path.dqpn), (path.dgid, 1))
+        self.assertEqual((remote.path.dgid, remote.path.sgid), (path.sgid, path.dgid))
 
     def test_timersOfNewPath(self) -> None:
         """After a migration, repeated DREQs and timewait use the times of the new path."""

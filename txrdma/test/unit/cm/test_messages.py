@@ -107,10 +107,10 @@ class RecordedTests(SynchronousTestCase):
     def test_pathOfRecordedREQ(self) -> None:
         request = self.request
         received = request.primary
-        way = pathOf(received)
-        self.assertEqual((way.slid, way.dlid, way.packetLifeTime), (0, 0, 16))
-        self.assertEqual(pathFor(way, rate=received.packetRate), received)
-        self.assertEqual(pathOf(reversedPath(received)), way.reverse())
+        path = pathOf(received)
+        self.assertEqual((path.slid, path.dlid, path.packetLifeTime), (0, 0, 16))
+        self.assertEqual(pathFor(path, rate=received.packetRate), received)
+        self.assertEqual(pathOf(reversedPath(received)), path.reverse())
 
     def test_addressHeaderOfPrivateData(self) -> None:
         request = self.request

@@ -59,7 +59,7 @@ class PortCase(VerbsPortCase):
         self.made: list[CMConnection] = []
         self.numbers = count(21)
         source, destination = (GID.fromIP(address) for address in self.addresses)
-        self.way = IBPath(sgid=source, dgid=destination, hopLimit=64, packetLifeTime=12)
+        self.hostPath = IBPath(sgid=source, dgid=destination, hopLimit=64, packetLifeTime=12)
 
     def port(self, device: SoftDevice) -> VerbsPort:
         return VerbsPort(cast("IPollingReactor", self.clock), device, isGSI=True)
@@ -82,7 +82,7 @@ class PortCase(VerbsPortCase):
     def connect(self) -> CMConnection:
         request = REQ(serviceID=SERVICE, localQPN=QPN(next(self.numbers)), remoteCMResponseTimeout=14,
                       localCMResponseTimeout=14, maxCMRetries=3)  # fmt: skip
-        return self.client.connect(request, self.way, self.clientEvent)
+        return self.client.connect(request, self.hostPath, self.clientEvent)
 
     def opened(self, checkPath: PathCheck = acceptAnyPath) -> CMConnection:
         """Return an established connection."""
@@ -148,7 +148,7 @@ class ConnectionTests(PortCase):
         for isBefore in (True, False):
             checkSetBack(
                 isBefore,
-                lambda: asked.append(self.client.resolve(SERVICE + 1, self.way)),
+                lambda: asked.append(self.client.resolve(SERVICE + 1, self.hostPath)),
                 lambda: asked[-1].called,
             )
             checkSetBack(
@@ -170,7 +170,7 @@ class ConnectionTests(PortCase):
         self.network.partition(*self.addresses)
         loading = connection.loadAlternatePath(ALTERNATE)
         self.assertRaises(InvalidRequest, connection.loadAlternatePath, ALTERNATE)
-        resolving = self.client.resolve(SERVICE, self.way)
+        resolving = self.client.resolve(SERVICE, self.hostPath)
         self.client.close()
         self.client.close()
         self.failureResultOf(loading, DeviceUnavailable)
@@ -206,9 +206,9 @@ class ConnectionTests(PortCase):
         """A service ID of more than 64 bits, or a LID of more than 16 bits, is refused."""
         for serviceID in (-1, 1 << 64):
             for call in (self.client.listen, self.client.serve, self.client.resolve):
-                self.assertRaises(InvalidRequest, call, serviceID, self.way)
-        way = replace(self.way, dlid=LID(1 << 16))
-        self.assertRaises(InvalidRequest, self.client.connect, REQ(serviceID=SERVICE), way, self.clientEvent)
+                self.assertRaises(InvalidRequest, call, serviceID, self.hostPath)
+        path = replace(self.hostPath, dlid=LID(1 << 16))
+        self.assertRaises(InvalidRequest, self.client.connect, REQ(serviceID=SERVICE), path, self.clientEvent)
         self.assertEqual((self.client.listeners, self.client.states, self.client.counters), (0, {}, {}))
 
     def test_closedManager(self) -> None:
@@ -218,9 +218,9 @@ class ConnectionTests(PortCase):
         def retry(failure: Failure) -> Deferred[Any]:
             again.append(failure)
             self.assertEqual(len(again), 1)  # otherwise C{close} would not return
-            return self.client.resolve(SERVICE, self.way).addErrback(retry)
+            return self.client.resolve(SERVICE, self.hostPath).addErrback(retry)
 
-        asked: Deferred[Any] = self.client.resolve(SERVICE, self.way).addErrback(retry)
+        asked: Deferred[Any] = self.client.resolve(SERVICE, self.hostPath).addErrback(retry)
         self.client.close()
         self.failureResultOf(asked, DeviceUnavailable)
         self.assertRaises(DeviceUnavailable, self.connect)
@@ -282,7 +282,7 @@ class ClaimTests(PortCase):
     def attempt(self, path: IBPath | None = None) -> CMConnection:
         """Begin a peer-to-peer connection."""
         request = REQ(serviceID=SERVICE, localQPN=QPN(next(self.numbers)), maxCMRetries=1)
-        return self.client.connect(request, path or self.way, self.clientEvent, isPeerToPeer=True)
+        return self.client.connect(request, path or self.hostPath, self.clientEvent, isPeerToPeer=True)
 
     def test_peerToPeer(self) -> None:
         """Attempts of one service share a claim with its listener; it is released with the last of them."""
@@ -317,14 +317,14 @@ class ClaimTests(PortCase):
         self.host._core.guid = GUID(b"\xfe" * 8)  # a REQ that overtakes that of the client
         self.attempt()
         request = REQ(serviceID=SERVICE, localQPN=QPN(next(self.numbers)), maxCMRetries=1)
-        self.host.connect(request, self.way.reverse(), self.hostEvent, isPeerToPeer=True)
+        self.host.connect(request, self.hostPath.reverse(), self.hostEvent, isPeerToPeer=True)
         self.wait(lambda: self.client.states == {"TIMEWAIT": 1})
         self.assertEqual((self.kinds(0)[-1], self.claimed), (ConnectionTimedOut, {SERVICE: 0}))
 
     def test_takenAtOneAddress(self) -> None:
         """A peer at the same address may have the service; it is claimed when that peer has ended."""
         self.isTaken = True
-        self.attempt(replace(self.way, dgid=self.way.sgid))
+        self.attempt(replace(self.hostPath, dgid=self.hostPath.sgid))
         self.assertEqual((self.client.states, self.claimed), ({"REQ_SENT": 1}, {}))
         self.isTaken = False
         self.wait(lambda: self.claimed)
@@ -336,7 +336,7 @@ class ClaimTests(PortCase):
         """A claim that fails for lack of descriptors, for example, is tried again, without a traceback."""
         self.isTaken = True
         for _ in range(2):
-            self.attempt(replace(self.way, dgid=self.way.sgid))
+            self.attempt(replace(self.hostPath, dgid=self.hostPath.sgid))
         claim = Mock(side_effect=[DeviceUnavailable("no UNIX socket")] * 2 + [lambda: None])
         self.patch(self, "claimService", claim)
         self.wait(lambda: claim.call_count == 3)

@@ -166,7 +166,7 @@ class MovedCableTests(RestartTestCase):
             self.surveyed(0.0)
 
     def test_unread(self) -> None:
-        """Before the first survey of a process nothing is reported of cables whose serial number it must read."""
+        """Before the first survey nothing is reported of cables whose serial number must be read."""
         self.fabric.move("left", 3, "left", 7)
         self.again()
         self.assertNotIn("the fault", self.textAt("left", 7))

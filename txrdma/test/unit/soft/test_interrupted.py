@@ -173,7 +173,7 @@ class Side:
         self.completions.reader.start()
         self.events: list[object] = []
         self.device.subscribe(self.events.append)
-        self.way = AddressVector(self.device.gids(1)[0], dmac=self.device.mac)
+        self.vector = AddressVector(self.device.gids(1)[0], dmac=self.device.mac)
 
     def close(self) -> None:
         self.domain.close()
@@ -219,7 +219,7 @@ class End:
                 QPAttributes(state=QPState.RTS, sqPSN=5),
             ]
         else:
-            rtr = replace(RTR, address=peer.side.way, destinationQPN=peer.queuePair.number)
+            rtr = replace(RTR, address=peer.side.vector, destinationQPN=peer.queuePair.number)
             steps = [INIT, rtr, replace(RTS, timeout=timeout, retryCount=retryCount)]
         for each in steps:
             self.do(self.queuePair.modify, each)
@@ -345,7 +345,7 @@ class InterruptionTests(SynchronousTestCase):
         """Return the attributes of a request that address another end."""
         if self.kind is QPKind.RC:
             return {}
-        handle = here.do(here.side.domain.createAddressHandle, there.side.way)
+        handle = here.do(here.side.domain.createAddressHandle, there.side.vector)
         return {"address": handle, "remoteQPN": there.queuePair.number, "remoteQKey": QKEY}
 
     def exchange(self, one: End, other: End) -> None:

@@ -80,10 +80,10 @@ class MigrationCase(SynchronousTestCase):
     def run_(self, seconds: float = 1.0) -> None:
         elapse(self.clock, seconds)
 
-    def rearm(self, end: End, peer: End, way: AddressVector | None = None, **more: Any) -> None:
+    def rearm(self, end: End, peer: End, vector: AddressVector | None = None, **more: Any) -> None:
         """Load the path between the second ports, or another one, and rearm."""
-        way = way or AddressVector(peer.device.gids(2)[0], port=2, dmac=peer.device.ports[1].mac)
-        end.qp.modify(QPAttributes(alternateAddress=way, migrationState=REARM, **more))
+        vector = vector or AddressVector(peer.device.gids(2)[0], port=2, dmac=peer.device.ports[1].mac)
+        end.qp.modify(QPAttributes(alternateAddress=vector, migrationState=REARM, **more))
 
     def arm(self) -> None:
         """Rearm both ends, until both are armed."""
@@ -185,8 +185,8 @@ class ArmingTests(MigrationCase):
             self.assertIsNone(self.alice.qp.query().alternateAddress)
             IDisarmable(self.bob.qp).disarm()
         one, other = (device.ports for device in (self.one, self.other))
-        way = AddressVector(self.other.gids(1)[0], port=2, dmac=other[0].mac)
-        self.rearm(self.alice, self.bob, way)
+        vector = AddressVector(self.other.gids(1)[0], port=2, dmac=other[0].mac)
+        self.rearm(self.alice, self.bob, vector)
         self.rearm(self.bob, self.alice, AddressVector(self.one.gids(2)[0], port=1, dmac=one[1].mac))
         self.run_()
         self.cut()
@@ -204,8 +204,8 @@ class ArmingTests(MigrationCase):
         self.assertEqual([c.status for c in self.alice.poll()], [Status.RETRY_EXC_ERR])
 
     def test_alternatePathOfOtherAddressFamilyFails(self) -> None:
-        way = AddressVector(GID.fromIP("2001:db8::1"), port=2)
-        self.rearm(self.alice, self.bob, way=way)
+        vector = AddressVector(GID.fromIP("2001:db8::1"), port=2)
+        self.rearm(self.alice, self.bob, vector=vector)
         self.run_()
         self.assertEqual(self.kinds(self.alice), [FAILED])
         self.write(10)
@@ -331,9 +331,9 @@ class FailureTests(MigrationCase):
         other = self.network.device(B1.replace("0.1.2", "0.1.7"), B3)
         self.addCleanup(other.close)
         self.alice, self.bob = self.ends = connected(self.one, other)
-        self.rearm(self.alice, self.bob, way=AddressVector(GID.fromIP(B3), dmac=other.ports[1].mac))
+        self.rearm(self.alice, self.bob, vector=AddressVector(GID.fromIP(B3), dmac=other.ports[1].mac))
         self.rearm(
-            self.bob, self.alice, way=AddressVector(GID.fromIP(A1), port=2, dmac=self.one.ports[0].mac)
+            self.bob, self.alice, vector=AddressVector(GID.fromIP(A1), port=2, dmac=self.one.ports[0].mac)
         )
         self.run_()
         self.network.partition(A1, "10.0.1.7")
@@ -352,7 +352,7 @@ class StrangerTests(MigrationCase):
 
     def test_migrationToUnknownAddressIsReportedOnce(self) -> None:
         self.rearm(self.alice, self.bob)
-        self.rearm(self.bob, self.alice, way=AddressVector(GID.fromIP("10.0.2.77"), port=2))
+        self.rearm(self.bob, self.alice, vector=AddressVector(GID.fromIP("10.0.2.77"), port=2))
         self.run_()
         self.assertEqual(self.states(), [ARMED, ARMED])
         self.cut()

@@ -43,7 +43,7 @@ class Exchange:
         self.sent = 0
         self.now = 0.0
         self.outstanding = 0
-        self.way: deque[tuple[bool, Incoming]] = deque()
+        self.wire: deque[tuple[bool, Incoming]] = deque()
         self.receives: deque[ReceiveRequest] = deque()
         self.requester = requester(self.here, psn=PSN, maxRDAtomic=most)
         self.responder = responder(
@@ -73,12 +73,12 @@ class Exchange:
                 fault = self.faults.get(self.sent)
                 self.sent += 1
                 if fault != LOST:
-                    self.way.append((toResponder, packet))
+                    self.wire.append((toResponder, packet))
                 if fault == DOUBLED:
-                    self.way.append((toResponder, packet))
-        for place in range(len(self.way) - 1):
-            if self.faults.get(self.sent - len(self.way) + place) == OVERTAKEN:
-                self.way[place], self.way[place + 1] = self.way[place + 1], self.way[place]
+                    self.wire.append((toResponder, packet))
+        for place in range(len(self.wire) - 1):
+            if self.faults.get(self.sent - len(self.wire) + place) == OVERTAKEN:
+                self.wire[place], self.wire[place + 1] = self.wire[place + 1], self.wire[place]
 
     def run(self) -> None:
         """Run until nothing is in flight and no timer is set."""
@@ -86,8 +86,8 @@ class Exchange:
             self.put(True, self.requester.outgoing(self.now))
             self.outstanding = max(self.outstanding, len(self.requester._reads))
             self.ended += [(c.identifier, c.status) for c in completions(self.requester.events())]
-            if self.way:
-                toResponder, packet = self.way.popleft()
+            if self.wire:
+                toResponder, packet = self.wire.popleft()
                 if toResponder:
                     self.responder.received(packet, self.now)
                 else:

@@ -137,13 +137,13 @@ class PortTests(SynchronousTestCase):
         self.assertEqual(self.device.gidTable(2), (GIDEntry(NO_GID, GIDType.ROCE_V2, ""),))
         port = self.device.portAttributes(2)
         self.assertEqual((port.state, port.netdev, port.rate), (PortState.DOWN, "", 0))
-        way = AddressVector(GID.fromIP("192.0.2.2"), port=2)
-        self.assertRaises(InvalidRequest, self.device.admit, QPAttributes(address=way), QPAttributes())
+        vector = AddressVector(GID.fromIP("192.0.2.2"), port=2)
+        self.assertRaises(InvalidRequest, self.device.admit, QPAttributes(address=vector), QPAttributes())
         self.host.interface = ETHERNET
         self.device.readInterfaces()
         self.assertEqual(self.reported(), [GIDS, ACTIVE])
         self.assertEqual(self.device.gids(2)[0].ip, "192.0.2.1")
-        self.device.admit(QPAttributes(address=way), QPAttributes())
+        self.device.admit(QPAttributes(address=vector), QPAttributes())
 
     def test_queryShowsChangeBeforeEvent(self) -> None:
         self.host.interface = None
@@ -189,13 +189,13 @@ class PortTests(SynchronousTestCase):
     def test_alternatePathAtOtherPort(self) -> None:
         current = QPAttributes(port=2, address=AddressVector(GID.fromIP("192.0.2.2"), port=2))
         for number in (1, 2):
-            way = AddressVector(GID.fromIP("192.0.2.3"), port=number)
-            self.device.admit(QPAttributes(alternateAddress=way), current)
+            vector = AddressVector(GID.fromIP("192.0.2.3"), port=number)
+            self.device.admit(QPAttributes(alternateAddress=vector), current)
         nowhere = AddressVector(GID.fromIP("192.0.2.3"), port=3)
         self.assertRaises(InvalidRequest, self.device.admit, QPAttributes(alternateAddress=nowhere), current)
-        narrow = QPAttributes(alternateAddress=replace(way, port=1))
+        narrow = QPAttributes(alternateAddress=replace(vector, port=1))
         large = replace(current, pathMTU=MTU.MTU_4096)
-        self.device.admit(QPAttributes(alternateAddress=way), large)
+        self.device.admit(QPAttributes(alternateAddress=vector), large)
         self.assertRaises(InvalidRequest, self.device.admit, narrow, large)
-        wrong = QPAttributes(alternateAddress=way, alternatePKeyIndex=1)
+        wrong = QPAttributes(alternateAddress=vector, alternatePKeyIndex=1)
         self.assertRaises(InvalidRequest, self.device.admit, wrong, current)

@@ -443,13 +443,13 @@ class TrafficClassTests(NetworkCase):
 
     def test_connectionUsesTrafficClassOfItsPath(self) -> None:
         alice, bob = End(self.one), End(self.other)
-        way = replace(bob.way(), trafficClass=0xB8)
-        self.patch(bob, "way", lambda: way)
+        vector = replace(bob.vector(), trafficClass=0xB8)
+        self.patch(bob, "vector", lambda: vector)
         alice.join(bob)
         bob.join(alice)
         self.assertEqual(self.exchange(alice, bob, 1), {0xB8})
         alice.qp.modify(QPAttributes(state=QPState.SQD))
-        alice.qp.modify(QPAttributes(address=replace(way, trafficClass=0x20)))
+        alice.qp.modify(QPAttributes(address=replace(vector, trafficClass=0x20)))
         alice.qp.modify(QPAttributes(state=QPState.RTS))
         self.assertEqual(self.exchange(alice, bob, 2), {0x20})
 
@@ -511,7 +511,7 @@ class DatagramTests(NetworkCase):
         carol = End(third, QPKind.UD)
         carol.open()
         ends = (self.bob, carol)
-        handles = [self.alice.domain.createAddressHandle(end.way()) for end in ends]
+        handles = [self.alice.domain.createAddressHandle(end.vector()) for end in ends]
         numbers = [0, 0, 1, 0, 1, 1]
         for end in ends:
             for identifier in range(3):

@@ -84,7 +84,7 @@ class EstablishedTests(NetworkCase):
         alice, bob = End(self.one), End(self.other)
         bob.qp.modify(INIT)
         attributes = {name: getattr(RTR, name) for name in RTR.given()}
-        bob.qp.modify(QPAttributes(**attributes, address=alice.way(), destinationQPN=alice.qp.number))
+        bob.qp.modify(QPAttributes(**attributes, address=alice.vector(), destinationQPN=alice.qp.number))
         alice.join(bob)
         return alice, bob
 
@@ -189,7 +189,7 @@ class RouteTests(NetworkCase):
         routes = portOf(third)._routes
         routes[bob.qp.number] = routes[carol.qp.number]  # stands for the same queue pair on another host
         alice.qp.modify(QPAttributes(state=QPState.SQD))
-        alice.qp.modify(QPAttributes(state=QPState.SQD, address=carol.way()))
+        alice.qp.modify(QPAttributes(state=QPState.SQD, address=carol.vector()))
         alice.qp.modify(QPAttributes(state=QPState.RTS))
         alice.write(carol, 1, 0, 10)
         self.run_()

@@ -104,14 +104,14 @@ class AttributeTests(SynchronousTestCase):
             self.assertEqual(getattr(known, name), getattr(attributes, name))
 
     def test_maskHasExactlyGivenAttributes(self) -> None:
-        way = AddressVector(GID.fromIP("192.0.2.1"))
+        vector = AddressVector(GID.fromIP("192.0.2.1"))
         for attributes, mask in (
             (QPAttributes(), 0),
             (QPAttributes(state=QPState.INIT, pkeyIndex=0, port=1, access=Access.NONE), 1 | 8 | 16 | 32),
             (
                 QPAttributes(
                     state=QPState.RTR,
-                    address=way,
+                    address=vector,
                     pathMTU=MTU.MTU_1024,
                     destinationQPN=QPN(1),
                     rqPSN=0,
@@ -123,13 +123,13 @@ class AttributeTests(SynchronousTestCase):
             (QPAttributes(timeout=1, retryCount=1, rnrRetry=1), 1 << 9 | 1 << 10 | 1 << 11),
             (QPAttributes(sqPSN=1, maxRDAtomic=1, qkey=1), 1 << 16 | 1 << 13 | 1 << 6),
             (QPAttributes(state=QPState.SQD), 1 | 4),
-            (QPAttributes(alternateAddress=way, alternateTimeout=3), 1 << 14),
+            (QPAttributes(alternateAddress=vector, alternateTimeout=3), 1 << 14),
             (QPAttributes(migrationState=MigrationState.REARM, currentState=QPState.RTS), 1 << 18 | 2),
         ):
             self.assertEqual(toPyverbs(FAKE, attributes)[1], mask, attributes)
 
     def test_valueOutOfRangeIsRefused(self) -> None:
-        way = AddressVector(GID.fromIP("192.0.2.1"))
+        vector = AddressVector(GID.fromIP("192.0.2.1"))
         for attributes in (
             QPAttributes(timeout=32),
             QPAttributes(retryCount=8),
@@ -139,16 +139,16 @@ class AttributeTests(SynchronousTestCase):
             QPAttributes(pathMTU=cast(MTU, 0)),
             QPAttributes(address=AddressVector(GID.fromIP("192.0.2.1"), sgidIndex=256)),
             QPAttributes(address=AddressVector(GID.fromIP("192.0.2.1"), flowLabel=1 << 20)),
-            QPAttributes(alternateAddress=way, alternateTimeout=32),
+            QPAttributes(alternateAddress=vector, alternateTimeout=32),
             QPAttributes(alternateTimeout=3),
         ):
             self.assertRaises(InvalidRequest, toPyverbs, FAKE, attributes)
 
     def test_pathWithoutGIDUsesLID(self) -> None:
-        way = AddressVector(GID(bytes(16)), dlid=LID(7), serviceLevel=2, hopLimit=0, sourcePathBits=3)
-        output, _mask = toPyverbs(FAKE, QPAttributes(address=way))
+        vector = AddressVector(GID(bytes(16)), dlid=LID(7), serviceLevel=2, hopLimit=0, sourcePathBits=3)
+        output, _mask = toPyverbs(FAKE, QPAttributes(address=vector))
         self.assertEqual(output.ah_attr.is_global, 0)
-        self.assertEqual(fromPyverbs(output, frozenset({"address"})).address, way)
+        self.assertEqual(fromPyverbs(output, frozenset({"address"})).address, vector)
 
     def test_errnosAreTranslatedToDecisions(self) -> None:
         for code, kind in (
