@@ -43,7 +43,7 @@ def pairs(mtu: int, count: int = 1) -> list[str]:
     ]
     for number, pair in enumerate(chosen):
         lines += [f"ip addr add {end.address}/24 dev {end.interface}" for end in pair]
-        lines += ways(number)
+        lines += routes(number)
         for place, (ours, theirs) in enumerate((pair, pair[::-1])):
             table = _table(number, place)
             lines += [
@@ -55,7 +55,7 @@ def pairs(mtu: int, count: int = 1) -> list[str]:
     return lines + [f"rdma link add {end.device} type rxe netdev {end.interface}" for end in ends]
 
 
-def ways(number: int) -> list[str]:
+def routes(number: int) -> list[str]:
     """Return the routes over one of L{PAIRS}, which Linux deletes when an interface goes down."""
     lines = []
     pair = PAIRS[number]

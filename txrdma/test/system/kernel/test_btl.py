@@ -317,7 +317,7 @@ class BadWireTests(Modules, SynchronousTestCase):
 
     def _mendLink(self) -> None:
         self.world.setLink(False, True)
-        run("bash", "-c", "; ".join(network.ways(0)))
+        run("bash", "-c", "; ".join(network.routes(0)))
 
     def test_stream(self) -> None:
         """A stream delivers all bytes in order."""

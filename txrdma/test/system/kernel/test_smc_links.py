@@ -81,7 +81,7 @@ class Cuts(_Case):
 
     def up(self, number: int, side: int) -> None:
         """Set an interface up, and restore the routes over its wire."""
-        words = [f"ip link set {network.PAIRS[number][side].interface} up", *network.ways(number)]
+        words = [f"ip link set {network.PAIRS[number][side].interface} up", *network.routes(number)]
         subprocess.run(["sh", "-c", "\n".join(words)], check=True)
 
     async def test_cut(self) -> None:
