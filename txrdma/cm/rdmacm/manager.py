@@ -126,7 +126,7 @@ class KernelManagedConnection:
             _log.warn(
                 "{connection} ends: the kernel sent no RTU: {error}", connection=self, error=errorText(error)
             )
-            self._over(ConnectionTimedOut(MessageKind.REP))
+            self._endWith(ConnectionTimedOut(MessageKind.REP))
             return
         self.manager.counters["sent RTU"] += 1
         self.state = "ESTABLISHED"
@@ -212,11 +212,11 @@ class KernelManagedConnection:
             rejection = REJ(
                 reason=RejectReason(event.status), privateData=event.parameters.privateData.ljust(148, b"\0")
             )
-            self._over(ConnectionRejected(rejection))
+            self._endWith(ConnectionRejected(rejection))
         elif kind is EventKind.DISCONNECTED:
             self._disconnected()
         elif kind is EventKind.TIMEWAIT_EXIT:
-            self._over(TimewaitOver())
+            self._endWith(TimewaitOver())
         elif kind in (
             *(EventKind.ADDR_ERROR, EventKind.ROUTE_ERROR, EventKind.CONNECT_ERROR),
             *(EventKind.UNREACHABLE, EventKind.DEVICE_REMOVAL),
@@ -227,7 +227,7 @@ class KernelManagedConnection:
                 kind=kind.name,
                 status=event.status,
             )
-            self._over(ConnectionTimedOut(MessageKind.REQ if self.isActive else MessageKind.REP))
+            self._endWith(ConnectionTimedOut(MessageKind.REQ if self.isActive else MessageKind.REP))
 
     def failed(self, error: Exception) -> None:
         """Fail the connection, since a request to the kernel failed, or an exception was raised."""
@@ -235,7 +235,7 @@ class KernelManagedConnection:
             _log.warn("{connection} failed: {error}", connection=self, error=errorText(error))
         else:
             _log.failure("{connection} failed", Failure(error), connection=self)
-        self._over(ConnectionTimedOut(MessageKind.REQ if self.isActive else MessageKind.REP))
+        self._endWith(ConnectionTimedOut(MessageKind.REQ if self.isActive else MessageKind.REP))
 
     def _ask(self) -> None:
         request = self.request
@@ -268,7 +268,7 @@ class KernelManagedConnection:
         self.state = "TIMEWAIT" if isAnswer else "DREQ_RCVD"
         self._handleEvent(Disconnected(None if isAnswer else DREQ()))
 
-    def _over(self, event: Event) -> None:
+    def _endWith(self, event: Event) -> None:
         self._forget()
         self._handleEvent(event)
 
