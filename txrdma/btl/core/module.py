@@ -657,7 +657,7 @@ class Module(FastPath):
             return
         message.waiting -= 1
         if not message.waiting and message.begun == message.total:
-            self._over(peer, message)
+            self._messageEnded(peer, message)
             if message.contexts:
                 self._events += [
                     SendCompleted(peer, one) for one in message.contexts if one is not FAILURES_ONLY
@@ -673,7 +673,7 @@ class Module(FastPath):
 
     # Ends of messages and peers
 
-    def _over(self, peer: Peer, message: Message) -> None:
+    def _messageEnded(self, peer: Peer, message: Message) -> None:
         """Note that a message was acknowledged completely, or has failed."""
         message.isOver = True
         message.data = b""  # the program may resize its buffer
@@ -682,7 +682,7 @@ class Module(FastPath):
             peer.sentBytes += message.total
 
     def _fail(self, peer: Peer, message: Message, reason: str) -> None:
-        self._over(peer, message)
+        self._messageEnded(peer, message)
         self._events.extend([SendFailed(peer, each, reason) for each in message.contexts])
 
     def _failAll(self, peer: Peer, reason: str) -> None:
