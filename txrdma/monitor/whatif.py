@@ -120,7 +120,7 @@ class WhatIf:
         while now < end:
             now += STEP_SECONDS
             while events and events[-1].at < now:
-                self._happened(events.pop())
+                self._process(events.pop())
             while grown and grown[-1][0] < now:
                 at, portKey, counters = grown.pop()
                 self._thresholds.count(portKey, counters, at + STEP_SECONDS)
@@ -150,7 +150,7 @@ class WhatIf:
                 entry.finding = found
                 self._tracker.raised(entry, now)
 
-    def _happened(self, event: FabricEvent) -> None:
+    def _process(self, event: FabricEvent) -> None:
         """Process a recorded finding, or a change of a node or link."""
         if event.kind in _FINDINGS:
             self._findingChanged(event)

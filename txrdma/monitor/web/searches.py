@@ -40,11 +40,11 @@ class _Shared(Generic[T]):
 
     def wait(self) -> Deferred[T]:
         """Return a Deferred of the result; the search ends when all of them are cancelled."""
-        done: Deferred[T] = Deferred(self._left)
+        done: Deferred[T] = Deferred(self._cancelled)
         self.waiting.append(done)
         return done
 
-    def _left(self, done: Deferred[T]) -> None:
+    def _cancelled(self, done: Deferred[T]) -> None:
         self.waiting.remove(done)
         if not self.waiting and self.work is not None:
             self.work.cancel()
