@@ -55,7 +55,7 @@ class TxrdmaOptions(BaseOptions):
             )
 
 
-async def _carryOut(reactor: IReactor, options: TxrdmaOptions) -> None:
+async def _runCommand(reactor: IReactor, options: TxrdmaOptions) -> None:
     assert options.subCommand is not None  # checked by postOptions
     try:
         await command(options.subCommand).load().run(reactor, options.subOptions)
@@ -67,7 +67,7 @@ async def _carryOut(reactor: IReactor, options: TxrdmaOptions) -> None:
 
 def run(reactor: IReactor, options: TxrdmaOptions) -> Deferred[None]:
     """Run the command of parsed options."""
-    return Deferred.fromCoroutine(_carryOut(reactor, options))
+    return Deferred.fromCoroutine(_runCommand(reactor, options))
 
 
 def _interruptible(reactor: IReactor, options: TxrdmaOptions) -> Deferred[None]:
