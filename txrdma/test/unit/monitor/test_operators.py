@@ -352,7 +352,7 @@ class RESTTests(OperatorTestCase):
         self.assertEqual([one.text for one in self.entry.comments], ["x", "y"])
 
     def test_open(self) -> None:
-        """A monitor without users can only be read: nobody is known."""
+        """A monitor without users can only be read: it knows no user."""
         self.site = MonitorSite(self.clock, self.watch)
         answer = self.rest({"action": "acknowledge"})
         self.assertEqual((answer.code, "fabric-users" in answer.json["error"]), (403, True))
