@@ -84,7 +84,7 @@ GROUPS: Final = {
     "smc closing": Group(
         "smc/flow",
         "closing",
-        "smc.test_closing smc.test_endings smc.test_transport smc.test_scenario",
+        "smc.test_closing smc.test_closenotifier smc.test_transport smc.test_scenario",
     ),
     "smc handshake": Group(
         "smc",

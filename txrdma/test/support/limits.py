@@ -392,7 +392,7 @@ LIMITS: Final = (
           "integration.monitor.test_notifier.ChannelTests.test_webhook"),
     Limit("monitor", "alerts that wait for a channel", "txrdma.monitor.events.notificationqueue.MOST_ALERTS",
           "The oldest are dropped.",
-          "unit.monitor.test_outlets.QueueTests.test_bounded"),
+          "unit.monitor.test_notificationqueue.QueueTests.test_bounded"),
     Limit("monitor", "changes in its journal", "txrdma.monitor.diagnosis.journal.MOST_CHANGES",
           _OLDEST,
           "unit.monitor.test_memory.BoundTests.test_changes"),
@@ -545,7 +545,7 @@ LIMITS: Final = (
           "unit.unix.test_lines.SendingTests.test_processThatLeavesTooMuchUnreadIsDisconnected"),
     Limit("log", "subjects of a repeated message in a minute", "txrdma.kit.logs._MOST",
           "All others count as one subject.",
-          "unit.kit.test_logs.SeldomTests.test_bounded"),
+          "unit.kit.test_logs.RateLimitTests.test_bounded"),
 )
 # fmt: on
 """All limits, grouped by C{part}."""

@@ -52,7 +52,7 @@ class PlaceTestCase(SynchronousTestCase):
         self.directory = SocketDirectory(path)
 
 
-class MeetingPlaceTests(PlaceTestCase):
+class SocketDirectoryTests(PlaceTestCase):
     def publish(self, name: str = "smc-1-a") -> socket.socket:
         listening = self.directory.publish(socket.SOCK_STREAM, name, 5)
         self.addCleanup(listening.close)

@@ -48,7 +48,7 @@ class AdvisedTests(SynchronousTestCase):
         self.assertEqual(advised(OSError(errno.EACCES, "No")), f"[Errno {errno.EACCES}] No")
 
 
-class SeldomTests(SynchronousTestCase):
+class RateLimitTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.clock = Clock()
         self.events: list[LogEvent] = []

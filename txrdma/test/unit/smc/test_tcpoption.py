@@ -14,7 +14,7 @@ from txrdma.smc.common.reactoruse import ReactorUse
 from txrdma.smc.signalling.option import shared
 from txrdma.smc.signalling.option.carrier import OptionCarrier
 from txrdma.smc.signalling.option.shared import SharedOption
-from txrdma.test.support.smc.marked import ModelCarrier
+from txrdma.test.support.smc.tcpoption import ModelCarrier
 
 
 class SharedTests(SynchronousTestCase):

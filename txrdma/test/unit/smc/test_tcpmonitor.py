@@ -81,7 +81,7 @@ class TCP:
         self.ended.append("reset")
 
 
-class CompanionTests(SynchronousTestCase):
+class TCPMonitorTests(SynchronousTestCase):
     """A connection whose TCP connection ends."""
 
     def setUp(self) -> None:

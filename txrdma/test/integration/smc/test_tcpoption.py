@@ -20,7 +20,7 @@ from txrdma.smc.signalling import localsignal
 from txrdma.smc.signalling.option.shared import sharedOption
 from txrdma.smc.wire.clc import Decline, decode, Diagnosis, Proposal
 from txrdma.test.support.smc.ends import EndsTestCase, reactor
-from txrdma.test.support.smc.marked import ModelCarrier
+from txrdma.test.support.smc.tcpoption import ModelCarrier
 from txrdma.testing.protocols import Echo, Greeter, Recorder, Recorders
 
 DEVICE = r"device=soft\:127.0.0.1:ueid=TXRDMA"

@@ -31,7 +31,7 @@ class Threaded:
         self.called.set()
 
 
-class AttendantTests(SynchronousTestCase):
+class PollThreadTests(SynchronousTestCase):
     """Descriptors that a thread polls."""
 
     def setUp(self) -> None:

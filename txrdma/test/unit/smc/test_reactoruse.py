@@ -31,7 +31,7 @@ class Rester:
         self.rested += 1
 
 
-class PresenceTests(SynchronousTestCase):
+class ReactorUseTests(SynchronousTestCase):
     """The first and last use of a reactor."""
 
     def setUp(self) -> None:
