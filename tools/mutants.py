@@ -114,10 +114,10 @@ GROUPS: Final = {
         "mad.test_rmpp mad.test_agent mad.test_rmpp_long mad.test_recorded "
         "mad.test_faults mad.test_faults_long",
     ),
-    "monitor ledger": Group(
+    "monitor findings": Group(
         "monitor/diagnosis",
         "findinglog",
-        "monitor.test_findings monitor.test_keeping_true monitor.test_memory monitor.test_running",
+        "monitor.test_findings monitor.test_modelupdates monitor.test_memory monitor.test_running",
     ),
 }
 
