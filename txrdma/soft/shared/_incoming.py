@@ -168,7 +168,7 @@ class LaneReceiver:
         Process records of the peer, and complete sends that it has consumed.
 
         Fast path: a short SEND into a receive of one segment, and the notice of an RDMA WRITE with immediate
-        data, nearly all traffic, are done without calls, of which the general path takes a dozen for each.
+        data, nearly all traffic, are done without calls. For a write the general path takes a dozen.
         """
         rings = self._rings
         words = rings.peerWords
