@@ -9,9 +9,10 @@ Modules, lowest first:
  - without I/O: C{wire}, the layout of packets; L{core <txrdma.btl.core>}: state machines of peers and modules
  - with I/O: C{channels}, C{module}; C{introductions}; C{receivebuffers}, the reliable queue pairs for long
    messages, and when datagrams carry these; C{probes}; C{lifeline}, the TCP connection of a peer;
-   C{requests}; C{memory}; C{batches}, C{inbox} and C{outbox}, tagged messages; C{objects}; C{transport};
-   C{connections}, the endpoints; C{stream}; L{groups <txrdma.btl.groups>}; C{aio}, for asyncio; C{dask};
-   C{reactorthread}, a reactor in a separate thread; C{torch}
+   C{requests}; C{memory}; C{batches}; C{inbox}, messages that the program has not taken, and their limits;
+   C{outbox}, tagged messages that wait for their window; C{objects}; C{transport}; C{connections}, the
+   endpoints; C{stream}; L{groups <txrdma.btl.groups>}; C{aio}, for asyncio; C{dask}; C{reactorthread}, a
+   reactor in a separate thread; C{torch}
 """
 
 from __future__ import annotations

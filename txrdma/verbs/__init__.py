@@ -1,6 +1,6 @@
 """
 Verbs devices by name, and their completions on a reactor.
 
-C{_busypoll} decides how long a reader busy-polls; C{polling} is the reactor that polls; C{pyverbs} provides
-kernel devices.
+C{_busypoll} decides how long a reader of completions busy-polls on other reactors; C{polling} is the reactor
+that polls, with a limit of its own; C{pyverbs} provides kernel devices.
 """
