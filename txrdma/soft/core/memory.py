@@ -4,13 +4,14 @@ Memory regions, their keys, and the checks that every access goes through.
 Follows InfiniBand Architecture vol. 1, 10.6 (memory management) and 10.2.3 (protection domains).
 
 Theory of operation. A key is random, is both L_Key and R_Key, and identifies a region in the table of the
-device. Keys of closed regions are not assigned to the next L{_KEYS_REMEMBERED} regions. Every access has a key,
-an address and a length: it is permitted if the region belongs to the protection domain of the queue pair,
-contains all bytes, and has the rights. Addresses are not those of the process. They are assigned with holes
-between regions, so that an access beyond the end of one region does not reach another.
+device. The key of a closed region is not assigned again until L{_KEYS_REMEMBERED} more are closed. Every
+access has a key, an address and a length: it is permitted if the region belongs to the protection domain of
+the queue pair, contains all bytes, and has the rights; an access of no bytes always is. Addresses are not
+those of the process. They are assigned with holes between regions, so that an access beyond the end of one
+region does not reach another.
 
-Memory that peers may access is in a memfd, which their processes can map. A word behind it is 1 while the
-region is valid: L{Region.close} clears it, and peers check it before each access.
+On Linux, memory that is allocated with rights of peers is in a memfd, which their processes can map. A word
+behind it is 1 while the region is valid: L{Region.close} clears it, and peers check it before each access.
 """
 
 from __future__ import annotations
