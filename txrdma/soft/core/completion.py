@@ -5,8 +5,9 @@ Follows InfiniBand Architecture vol. 1, 10.2.5 and 11.4.2 (poll, request notific
 
 Theory of operation. Polling a queue polls its routes, which append completions; arming it arms the routes. A
 completion or a ring of a peer makes the descriptor of the channel readable, once until the events are taken.
-After a ring the armed queues are polled and armed again, so that only those with completions are reported. A
-queue that overruns, or is closed, fails its queue pairs. L{SoftCompletionQueue} explains dormant routes.
+After a ring the armed queues are polled: those with completions are reported, the routes of the others are
+armed again. A queue that overruns, or is closed, fails its queue pairs. L{SoftCompletionQueue} explains
+dormant routes.
 """
 
 from __future__ import annotations
@@ -219,11 +220,10 @@ class SoftCompletionQueue:
     """
     A completion queue; C{armed} is 0, 1 for solicited completions, or 2 for any.
 
-    Polling the queue polls its routes, and arming it arms them. A route with a doorbell
-    byte that had no activity between two sweeps becomes dormant: it is armed, checked once more, and then
-    costs nothing until its peer sets the byte, or a request is posted. Each poll searches the doorbell page
-    of the channel, whether the queue is armed or not, and wakes the routes that it finds, which are polled
-    first.
+    Polling the queue polls its routes, and arming it arms them. A route with a doorbell byte that had no
+    activity between two sweeps becomes dormant: it is armed, checked once more, and then costs nothing until
+    its peer sets the byte, or a request is posted. Each poll searches the doorbell page of the channel,
+    whether the queue is armed or not, and wakes the routes that it finds, which are polled first.
     """
 
     def __init__(
