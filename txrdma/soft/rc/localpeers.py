@@ -43,7 +43,7 @@ class LocalPeers:
         """
         Process packets from a lane, from BTH to ICRC.
 
-        Fast path: plain datagrams for a known queue pair skip the general dispatch, which saves a tenth of the
+        Fast path: plain datagrams for a known queue pair skip the general dispatch. This saves a tenth of the
         processor time of a C{btl:} round trip of 64 bytes on one host.
         """
         home = self._home

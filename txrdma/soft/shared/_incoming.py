@@ -168,7 +168,8 @@ class LaneReceiver:
         Process records of the peer, and complete sends that it has consumed.
 
         Fast path: a short SEND into a receive of one segment, and the notice of an RDMA WRITE with immediate
-        data, nearly all traffic, are done without calls. For a write the general path takes a dozen.
+        data, nearly all traffic, are done without calls. For such a notice the general path needs about a
+        dozen.
         """
         rings = self._rings
         words = rings.peerWords

@@ -66,7 +66,7 @@ class RemoteMemory:
 
     def write(self, request: SendRequest) -> int:
         """
-        Fast path of an RDMA WRITE of inline bytes or of one segment: it saves the list of pieces, and L{copy}.
+        Fast path of an RDMA WRITE of inline bytes or of one segment, without a list of pieces and L{copy}.
 
         @return: the number of bytes; -1 if the general path is needed.
         @raise ValueError: inline data are not plain bytes: the general path is needed, too.
