@@ -6,10 +6,10 @@ another link when that link fails. L{txrdma.smc.group._linkgroup} calls this.
 
 Theory of operation. Requests are queued, and sent as far as the window of the group allows: confirmations
 before deletions, because connections wait for them, and none while a link is being added, because its keys
-would be missing. If a link was added meanwhile, the buffer is announced again. A late CONFIRM RKEY has failed,
-and its connection is declined. A late DELETE RKEY is only overdue: the peer may still write to the buffer, so
-it is retained until the response, and freed without one only when more than L{MOST_OVERDUE} buffers are
-overdue.
+would be missing. If a link was added meanwhile, the buffer is announced again. A CONFIRM RKEY without a
+response in time has failed, and its connection is declined. A DELETE RKEY without one is only overdue: the
+peer may still write to the buffer, so it is retained until the response or the end of the group, and freed
+before only when more than L{MOST_OVERDUE} buffers are overdue.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 The server's side of a CLC handshake: accepts Proposals.
 
 Beyond the limit of handshakes in progress (option C{handshakes}), a Proposal is declined with C{MEM}.
-Before that, L{txrdma.smc.userspace} lets further announced clients use plain TCP, if their carrier can do
-that.
+When a connection is accepted beyond it, L{txrdma.smc.userspace} lets the client use plain TCP at once, if its
+carrier can request that.
 """
 
 from __future__ import annotations
