@@ -209,7 +209,8 @@ class FabricsSite:
             name, problem = row["fabric"], row["problem"]
             found = [level for level in SEVERITIES if row["findings"][level]]
             worst = found[-1] if found else None
-            result = verdict(*(row["isKnown"], row["knownAt"], row["at"], sum(row["findings"].values()), worst))
+            number = sum(row["findings"].values())
+            result = verdict(row["isKnown"], row["knownAt"], row["at"], number, worst)
             shown: Part = badge("active" if row["isActive"] else "standby")
             if problem:
                 last = "; its state is the last known one" if row["at"] else ""
