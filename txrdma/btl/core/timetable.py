@@ -1,8 +1,9 @@
 """
 The queue of the deadlines of a module's peers, the earliest one first.
 
-The times are defined where they are used: those of retransmission in L{txrdma.btl.core.roundtrip}, and
-L{GIVE_UP<txrdma.btl.core.window.GIVE_UP>}, after which a peer is lost. Only the keepalive interval is here.
+Most times are defined where they are used, such as those of retransmission in
+L{txrdma.btl.core.roundtrip}, and L{GIVE_UP<txrdma.btl.core.window.GIVE_UP>}, after which a peer is lost. The
+keepalive interval is here.
 
 An active peer is only marked, and its deadline is computed when the next deadline is needed, because most
 deadlines are postponed long before they expire. Nothing here reads a clock.
