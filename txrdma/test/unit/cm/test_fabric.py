@@ -44,7 +44,7 @@ class ManagersCase(FabricTestCase):
         self.numbers = count(21)
         self.end = self.host.listen(SERVICE, self.serve)
 
-    def pathTo(self, number: int = 1) -> IBPath:
+    def pathFrom(self, number: int = 1) -> IBPath:
         """Return the path from a port of C{b} to C{c}."""
         source, destination = self.fabric.port("b", number).end, self.fabric.port("c").end
         return IBPath(
@@ -79,7 +79,7 @@ class ManagersCase(FabricTestCase):
             localCMResponseTimeout=14,
             maxCMRetries=7,
         )
-        connection = self.client.connect(request, self.pathTo(), self.eventReceived)
+        connection = self.client.connect(request, self.pathFrom(), self.eventReceived)
         self.pump(10)
         return connection
 
@@ -118,7 +118,7 @@ class FabricTests(ManagersCase):
 
     def test_pathFromSA(self) -> None:
         """The manager's resolver queries the subnet administration for LIDs, and uses the same GIDs."""
-        expected, there = self.pathTo(), self.host._agent.port.endPort
+        expected, there = self.pathFrom(), self.host._agent.port.endPort
         resolver = self.client.resolverFor()
         assert resolver is not None
         for target in (there.gids[0], str(there.gids[0]), there.portGUID, there.lid, "c"):
@@ -131,7 +131,7 @@ class FabricTests(ManagersCase):
 
     def test_pathFromAnotherPort(self) -> None:
         """The subnet administration finds the path from another port, unless that port is down."""
-        first, second = self.pathTo(1), self.pathTo(2)
+        first, second = self.pathFrom(1), self.pathFrom(2)
         assert first.sgid is not None and second.sgid is not None
         found = self.findOther(first, second.sgid, first.sgid)
         assert found is not None
@@ -147,7 +147,7 @@ class FabricTests(ManagersCase):
 
     def test_noOtherPath(self) -> None:
         """A port with one LID has no other path, whichever of its GIDs is used."""
-        path = self.pathTo()
+        path = self.pathFrom()
         assert path.sgid is not None
         self.assertIsNone(self.findOther(path, path.sgid))
 
@@ -159,7 +159,7 @@ class SeveralLIDsTests(ManagersCase):
 
     def test_pathByOtherLIDs(self) -> None:
         """Without another port, the alternate path has other LIDs at both ends; it works if a cable fails."""
-        primary = self.pathTo()
+        primary = self.pathFrom()
         assert primary.sgid is not None
         found = self.findOther(primary, primary.sgid)
         assert found is not None
@@ -174,7 +174,7 @@ class SeveralLIDsTests(ManagersCase):
     def test_cableIsThatOfPrimaryPath(self) -> None:
         """The primary path uses the cable whose failure L{test_pathByOtherLIDs} simulates."""
         connection = self.connect()
-        self.cutCableOf(self.pathTo().dlid)
+        self.cutCableOf(self.pathFrom().dlid)
         connection.disconnect()
         self.pump(60)
         self.assertGreater(self.client.counters["retried DREQ"], 0)

@@ -18,7 +18,7 @@ from txrdma.smc.group import closenotifier
 from txrdma.smc.group.closenotifier import CloseNotifier
 
 
-class EndingsTests(SynchronousTestCase):
+class CloseNotifierTests(SynchronousTestCase):
     """Ends are reported by a reader, after calls that were already scheduled without a delay."""
 
     def setUp(self) -> None:

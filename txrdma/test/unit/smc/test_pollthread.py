@@ -37,8 +37,8 @@ class PollThreadTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.reactor = Threaded()
         self.calls = 0
-        self.attendant = PollThread(self.reactor, self.ready)
-        self.addCleanup(self.attendant.stop)
+        self.pollThread = PollThread(self.reactor, self.ready)
+        self.addCleanup(self.pollThread.stop)
         self.reading, self.writing = os.pipe()
         self.addCleanup(os.close, self.reading)
         self.addCleanup(os.close, self.writing)
@@ -47,40 +47,40 @@ class PollThreadTests(SynchronousTestCase):
         self.calls += 1
 
     def test_readableDescriptorCallsOnce(self) -> None:
-        self.attendant.watch([self.reading], None)
+        self.pollThread.watch([self.reading], None)
         os.write(self.writing, b"!")
         self.assertTrue(self.reactor.called.wait(PATIENCE))
-        self.attendant.stop()
+        self.pollThread.stop()
         self.assertEqual(self.calls, 1)
 
     def test_timeoutCallsReactor(self) -> None:
-        self.attendant.watch([self.reading], 0.0)
+        self.pollThread.watch([self.reading], 0.0)
         self.assertTrue(self.reactor.called.wait(PATIENCE))
 
     def test_stopEndsThread(self) -> None:
-        self.attendant.watch([self.reading], None)
-        self.attendant.stop()
-        self.attendant.stop()
+        self.pollThread.watch([self.reading], None)
+        self.pollThread.stop()
+        self.pollThread.stop()
         os.write(self.writing, b"!")
         self.assertEqual(self.calls, 0)
 
     def test_threadThatCannotStartLeavesNothing(self) -> None:
-        """A thread that cannot start leaves no descriptor, and the attendant can be used again."""
+        """A thread that cannot start leaves no descriptor, and can be started again."""
 
         def refuse(thread: Thread) -> None:
             raise RuntimeError("can't start new thread")
 
         before = os.listdir("/proc/self/fd")
         patch = self.patch(Thread, "start", refuse)
-        self.assertRaises(RuntimeError, self.attendant.watch, [self.reading], None)
+        self.assertRaises(RuntimeError, self.pollThread.watch, [self.reading], None)
         patch.restore()
-        self.attendant.stop()
+        self.pollThread.stop()
         self.assertEqual(os.listdir("/proc/self/fd"), before)
         self.test_readableDescriptorCallsOnce()
 
     def test_secondWatchReplacesFirst(self) -> None:
-        self.attendant.watch([self.reading], None)
-        self.attendant.watch([], 0.0)
+        self.pollThread.watch([self.reading], None)
+        self.pollThread.watch([], 0.0)
         self.assertTrue(self.reactor.called.wait(PATIENCE))
-        self.attendant.stop()
+        self.pollThread.stop()
         self.assertEqual(self.calls, 1)
