@@ -73,7 +73,7 @@ CONSTANTS: tuple[tuple[str, tuple[float, ...]], ...] = (
     ("the last # answers to SIDR_REQs are stored", (MOST_SIDR_REQUESTS,)),
     ("after the queue pair's retries, which take # timeouts", (USUAL.retryCount + 1,)),
     ("and on a software device at least # seconds", (round(ackTimeoutSeconds(PATIENT_TIMEOUT), 1),)),
-    ("that has an alternate path abandons a path after # seconds without an acknowledgement", (PATH_SECONDS,)),
+    ("has an alternate path abandons a path after # seconds without an acknowledgement", (PATH_SECONDS,)),
     ("Two LAPs and one migration give # states and # transitions; # and # where unused paths can be replaced",
      (*ESTABLISHED[0][3:5], *ESTABLISHED[1][3:5])),
     ("the last back to the first path, # and #, or # and #", (*ESTABLISHED[2][3:5], *ESTABLISHED[3][3:5])),
