@@ -212,7 +212,7 @@ class SharedAlgorithms:
         return bytes(area[at : at + length])
 
     def _begin(self) -> Generator[SlotWait, list[Any], memoryview]:
-        """SlotWait until the next step can be written; return this member's area."""
+        """Wait until the next step can be written; return this member's area."""
         slots = self._slots
         if slots.missing(slots.step, slots.others) is not None:
             yield SlotWait(slots.step, slots.others)
@@ -220,7 +220,7 @@ class SharedAlgorithms:
 
     def _receive(self, ranks: Sequence[int], kind: int, length: int) -> Generator[SlotWait, list[Any], None]:
         """
-        SlotWait for members, which must run the same operation with the same length.
+        Wait for members, which must run the same operation with the same length.
 
         It yields in any case, so that a long operation is interrupted by other work of the reactor.
         """

@@ -218,7 +218,7 @@ class Group:
     # Operations
 
     def barrier(self) -> Deferred[None]:
-        """SlotWait until all members have called this."""
+        """Wait until all members have called this."""
         return self._start("barrier", self._schedule("barrier"), lambda _: None)
 
     def broadcast(self, buffer: _BufferT, root: int = 0) -> Deferred[_BufferT]:

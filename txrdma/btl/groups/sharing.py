@@ -100,7 +100,7 @@ class GroupMemory:
 
     def poll(self, wait: SlotWait) -> bool:
         """
-        SlotWait for a limited time.
+        Wait for a limited time.
 
         @return: whether all members have published the step. If not, a missing one wakes this one.
         """
