@@ -5,10 +5,13 @@ from __future__ import annotations
 import ctypes
 from array import array
 from typing import Any, ClassVar
+from unittest import SkipTest
 
 from txrdma.error import InvalidRequest
 from txrdma.test.support.btl.hosts import HostsCase, TAG
 from txrdma.test.unit.btl import test_receivebuffers
+
+WAITED = 7
 
 
 class ArrayTests(HostsCase):
@@ -56,6 +59,32 @@ class ArrayTests(HostsCase):
             self.assertRaises(InvalidRequest, transport.share, bad)
         error = self.assertRaises(InvalidRequest, transport.send, TAG, columns[::2])
         self.assertIn("(2, 4)", str(error))
+
+    def test_numpy(self) -> None:
+        """NumPy arrays are sent, received and shared, except dates and arrays that are not contiguous."""
+        try:
+            import numpy
+        except ImportError:
+            raise SkipTest("NumPy is not installed") from None
+        client, server = self.connected()
+        here, there = client.transport, server.transport
+        table: Any = numpy.arange(40_000, dtype="f4").reshape(200, 200)
+        arrays: list[Any] = [table, table[3], numpy.array(7), numpy.zeros((0, 3)), numpy.array([True, False])]
+        arrays += [numpy.array([1 + 2j, 3]), numpy.array([1, 300], ">i2"), numpy.zeros(3, "u2, f8")]
+        for each in arrays:
+            self.outcome(here.send(TAG, each))
+            self.assertEqual(server.tagged.pop(), (TAG, each.tobytes()))
+        into: Any = numpy.zeros_like(table)
+        here.post(WAITED, table)
+        self.assertEqual(self.outcome(there.receive(WAITED, into)), table.nbytes)
+        self.assertTrue((into == table).all())
+        self.outcome(here.sendMany(WAITED, table))
+        rows = self.outcome(there.receiveMany(WAITED))
+        self.assertEqual(rows, [row.tobytes() for row in table])
+        self.outcome(here.write(there.share(into).name, 2 * table))
+        self.assertTrue((into == 2 * table).all())
+        for bad in (table[::2], table.T, numpy.array(["2026-11-30"], "M8[D]")):
+            self.assertRaises(InvalidRequest, here.send, TAG, bad)
 
 
 class OneHostArrayTests(test_receivebuffers.OneHostCase, ArrayTests):
