@@ -180,6 +180,17 @@ class CallTests(CallsCase):
         self.assertEqual(self.outcome(self.call(DOUBLE, timeout=0.5)), b"")
         self.pause(1.0)
 
+    def test_timeoutWaiting(self) -> None:
+        """A call whose timeout expires while it waits for earlier ones is never sent."""
+        self.client.transport._caller.most = 1
+        first, late = self.call(LATER), self.call(LATER, b"late", timeout=0.5)
+        self.wait(lambda: late.called)
+        self.failureResultOf(late, TimeoutError)
+        self.server.waiting[0].callback(b"answer")
+        self.assertEqual(self.outcome(first), b"answer")
+        self.assertNoCalls()
+        self.assertEqual(self.server.seen, [b""])
+
     def test_cancelledSoon(self) -> None:
         """A call that is cancelled immediately is withdrawn, or its function cancelled, also when queued."""
         for length in (0, 20_000):

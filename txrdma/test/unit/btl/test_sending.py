@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.defer import CancelledError, Deferred, TimeoutError
 from twisted.python.failure import Failure
 
 from txrdma.btl import requests
@@ -158,6 +158,24 @@ class BufferTests(HostsCase):
         self.assertEqual(waited, [b"short"] * 3)
         self.assertEqual([data for _tag, data in server.tagged if len(data) < 900], [b"short"] * 3)
 
+    def test_changedLong(self) -> None:
+        """A long buffer that changes while it is sent arrives with a mixture of its bytes."""
+        client, server = self.connected()
+        data = bytearray(300_000)
+        shared = server.transport.share(len(data))
+        self.world.network.drop(lambda packet: len(packet.payload) > 900, 5)
+        outcomes = [client.transport.send(ORDERED, each) for each in (b"before", data, b"behind")]
+        outcomes.append(client.transport.write(shared.name, data))
+        for number in range(1, 100):
+            data[:] = bytes([number]) * len(data)
+            self.pause(0.0001)
+        for each in outcomes:
+            self.outcome(each)
+        self.assertEqual([len(found) for _tag, found in server.tagged], [6, len(data), 6])
+        for found in (server.tagged[1][1], shared.view):
+            self.assertLessEqual({*found}, {*range(100)})
+        self.outcome(client.transport.send(ORDERED, b"last"))
+
     def test_resized(self) -> None:
         """A buffer that does not fit into a packet cannot be resized until the peer has its message."""
         client, server = self.connected()
@@ -251,6 +269,19 @@ class WithdrawTests(HostsCase):
         client.transport.post(TAG, b"posted")
         self.cancel(client.transport.send(TAG, b"sent"))
         self.wait(lambda: len(server.tagged) == 3)
+
+    def test_timeout(self) -> None:
+        """A message that waits for longer than a timeout is withdrawn."""
+        client, server = self.connected()
+        for _ in range(5):
+            client.transport.post(WAITED, bytes(1 << 20))  # more than the window
+        late = client.transport.send(WAITED, b"late").addTimeout(0.5, self.world.clock)
+        self.wait(lambda: late.called)
+        self.failureResultOf(late, TimeoutError)
+        client.transport.post(WAITED, b"last")
+        found = [self.outcome(server.transport.receive(WAITED)) for _ in range(6)]
+        self.assertEqual([len(each) for each in found], [1 << 20] * 5 + [4])
+        self.assertEqual(found[-1], b"last")
 
     def test_beyondWindow(self) -> None:
         """Messages that wait for the window of their tag are withdrawn, and the connection can close."""
