@@ -268,7 +268,17 @@ def _groups(quick: bool) -> list[Case]:
             atMost=most,
             mostRounds=FEW,
         )
-        found.append(case)
+        fewer = {"count": case.orders["count"] // 4}
+        overUDP = replace(
+            case,
+            name=f"{case.name}-udp",
+            title=f"allreduce of {title} among 4 processes, over UDP; mpi4py over TCP",
+            tested={"module": GROUP_MODULE, "route": "rocev2", **fewer},
+            reference={**MPI_TCP, **fewer},
+            mode="btl UDP",
+            atMost=None,
+        )
+        found.append(replace(case, also=(overUDP,)))
     return found
 
 
