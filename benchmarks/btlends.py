@@ -17,6 +17,7 @@ import gc
 import json
 import sys
 import time
+import tracemalloc
 from typing import Any
 
 from benchmarks import btlsenders
@@ -37,6 +38,19 @@ WARMING = 200
 
 ANSWER = 2
 """Tag of the server's messages."""
+
+
+def idlePeer(count: int) -> float:
+    """Return the bytes of one of this many idle peers of a module, without its connection and protocol."""
+    from txrdma.btl.core.module import Module
+
+    module = Module(4096, (256, 1024))
+    tracemalloc.start()
+    for name in range(count):
+        module.addPeer(name, name, ((1, name), (2, name)), 1, 1, None, 0.0)
+    taken, _most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return taken / count
 
 
 def main(role: str, orders: Orders) -> None:
@@ -193,7 +207,8 @@ def main(role: str, orders: Orders) -> None:
             )
         await deferLater(reactor, 0.5)
         mode = "btl UDP" if route == "rocev2" else "btl shared memory"
-        sendMessage({"memory": held(before, orders["connections"]), "mode": mode})
+        memory = held(before, orders["connections"])
+        sendMessage({"memory": memory, "peer": idlePeer(orders["connections"]), "mode": mode})
         await Deferred()
 
     async def client(reactor: Any) -> None:

@@ -361,11 +361,12 @@ FIGURES: Final[dict[str, Callable[[dict[str, Any]], float]]] = {
     "cpu": lambda client: client["cpu"] * 1e6,
     "bytes": lambda client: client["bytes"] / client["seconds"] / 1e6,
     "jain": lambda client: client["jain"],
+    "peer": lambda client: client["peer"] / 1024,
     "resent": lambda client: client.get("resent", client["resentByTCP"]) / max(1, client["lost"]),
 }
 """
 Figures of scenarios that have several: functions of the client's result, in us of time or CPU, /s, MB/s,
-shares, or ms.
+KiB, shares, or ms.
 """
 
 
