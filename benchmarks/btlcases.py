@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from signal import SIGKILL
 from typing import Final
 
 from benchmarks.cases import bulk as reliableBulk
@@ -285,7 +286,20 @@ def _groups(quick: bool) -> list[Case]:
             atMost=None,
         )
         found.append(replace(case, also=(overUDP,)))
-    return found
+    death = Case(
+        "btl-group-death",
+        "time until pending operations fail when one of 4 processes is killed",
+        "death",
+        "ms",
+        tested={"module": GROUP_MODULE},
+        reference=None,
+        orders={"ranks": 4, "status": 128 + SIGKILL},
+        mode="btl shared memory",
+        needs="numpy",
+        mostValue=100.0,
+        mostRounds=FEW,
+    )
+    return [*found, death]
 
 
 def _torch(quick: bool) -> list[Case]:

@@ -333,7 +333,7 @@ def _measureRanks(launcher: list[str], module: str, orders: Orders) -> dict[str,
 
 
 def _measureProgram(command: list[str], orders: Orders) -> dict[str, Any]:
-    """Run a program that measures by itself, and return its result."""
+    """Run a program that measures by itself, with exit status C{status} of the orders; return its result."""
     done = subprocess.run(
         [*_user(orders), *command, json.dumps(orders)],
         capture_output=True,
@@ -341,7 +341,7 @@ def _measureProgram(command: list[str], orders: Orders) -> dict[str, Any]:
         timeout=TIMEOUT_SECONDS,
         env={**os.environ, **(_BY_TCP if orders.get("isTCP") else {})},
     )
-    if done.returncode:
+    if done.returncode != orders.get("status", 0):
         raise MeasurementFailed(f"{command[-1]} ended with {done.returncode}: {done.stderr.strip()[-200:]}")
     printed: dict[str, Any] = json.loads(done.stdout)
     return printed
@@ -380,7 +380,7 @@ def value(case: Case, client: dict[str, Any], server: dict[str, Any]) -> float:
         return float(client["value"])
     if case.scenario in ("roundTrip", "beside", "allreduce", "training"):
         return float(client["value"]) * 1e6
-    if case.scenario in ("first", "imports"):
+    if case.scenario in ("first", "imports", "death"):
         return float(client["value"]) * 1e3
     if case.scenario == "requests":
         return float((client["cpu"] + server["cpu"]) / client["bytes"] * 1e9)
