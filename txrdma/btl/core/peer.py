@@ -124,9 +124,9 @@ class Peer:
     ) -> None:
         self.name, self.sender, self.addresses, self.context = name, sender, addresses, context
         self.mtu = mtu
-        self.ports = [
-            channel // 2 for channel in range(0, len(addresses), 2) if addresses[channel] is not None
-        ]
+        self.ports = tuple(  # a list takes 40 bytes more
+            [channel // 2 for channel in range(0, len(addresses), 2) if addresses[channel] is not None]
+        )
         self.answerOn = 2 * self.ports[0]
         self.sent = SendWindow(firstSent, counters, giveUp, self.ports)
         self.received = ReceiveWindow(firstReceived)

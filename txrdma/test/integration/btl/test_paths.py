@@ -98,7 +98,7 @@ class PathsTests(TwoNetworksCase):
         self.outcome(client.transport.send(TAG, bytes(200_000)))
         kinds = [each.kind for each in self.others[self.hosts[0]]._queuePairs]
         self.assertEqual((kinds.count(QPKind.UD), kinds.count(QPKind.RC)), (2, 1))
-        self.assertEqual(client.transport._peer.ports, [1])
+        self.assertEqual(client.transport._peer.ports, (1,))
         server.transport.loseConnection()
         self.wait(lambda: client.lost and server.lost)
         self.assertNothingLeft()
