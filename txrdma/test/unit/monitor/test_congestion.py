@@ -141,13 +141,15 @@ class CongestionTests(PollerTestCase):
         self.fabric.setCounters("left", 2, portVLXmitWait0=7, portVLXmitWait3=9)
         rate = 1e3
         self.fabric.growCounters("b", 1, portPktRcvFECN=rate / 10, portRcvPkts=rate)
+        self.fabric.growCounters("left", 2, portPktRcvBECN=rate / 20, portRcvPkts=rate)
         self.started(100.0)
         self.assertEqual(self.output(), [])
         self.pump(240.0)
         self.assertEqual(self.output(), [("raised", "slow-receiver", "left")])
         (entry,) = self.poller.findings.log.open.values()
         text = entry.finding.text
-        for part in ("50% of the time", "virtual lanes 0, 3", "FECN in 10% of", "because of it wait right"):
+        marks = ("FECN in 10% of", "BECN in 5% of")
+        for part in ("50% of the time", "virtual lanes 0, 3", *marks, "because of it wait right"):
             self.assertIn(part, text)
         watch = Watch(self.poller, None, self.clock.seconds)
         context = watch.context()
