@@ -314,9 +314,10 @@ class BrowserTests(SynchronousTestCase):
 
     def test_narrow(self) -> None:
         """In a window of 400 pixels no page is wider; wide tables scroll separately."""
-        leaf = self.guid("leaf04")
+        paths = [path for path, _text in MENU] + self.detailPages()
+        paths.append(f"/topology?from={int(time.time()) - 3600}&to=now")
         self.setView(400, 800)
-        for path in [path for path, _text in MENU] + [f"/nodes/{leaf}", f"/nodes/{leaf}/ports/9"]:
+        for path in paths:
             self.at(path)
             self.assertLessEqual(self.js("return document.documentElement.scrollWidth"), 400, path)
         self.at("/")
