@@ -185,12 +185,6 @@ class ErrorThresholds:
         else:
             self._full.pop(portKey, None)
 
-    def corrected(self, portKey: PortKey, meter: Meter, now: float) -> None:
-        """Add a reading of a port's FEC counters, which may restart whenever the link comes up."""
-        grown = meter.grown[meter.layout.indices[UNCORRECTABLE]]
-        if grown:
-            self._add(portKey, UNCORRECTABLE, grown, now)
-
     def _add(self, portKey: PortKey, counter: str, count: int, now: float) -> None:
         """Add errors to the sums, unless they are those of a link that is trained or is down."""
         if counter in _OF_TRAINING:

@@ -13,6 +13,7 @@ from functools import cache
 from typing import Any, Final
 
 from txrdma.fabric.errorcorrection import correctingPorts, formOf, namesOf, valuesOf
+from txrdma.fabric.errorcounters import UNCORRECTABLE
 from txrdma.fabric.model import Node, Port, PortKey
 from txrdma.fabric.portcounters import CounterLayout, intervalClock, Meter
 from txrdma.iba.path import IBPath, MADEndPort
@@ -145,7 +146,8 @@ class CorrectionReader:
             return
         who = await rpcs.SubnGet(NodeInfo, path, **options)
         if who.nodeGUID == guid:
-            self._thresholds.corrected(portKey, meter, now)
+            if grown := meter.grown[meter.layout.indices[UNCORRECTABLE]]:
+                self._thresholds.count(portKey, {UNCORRECTABLE: grown}, now)
         else:  # the LID is another node's by now
             self.meters.pop(portKey, None)  # a sweep may have forgotten it meanwhile
 

@@ -324,7 +324,7 @@ class FindingTests(CorrectionTestCase):
         self.patch(
             self.poller.corrections,
             "_thresholds",
-            type("Judge", (), {"isConcerned": lambda *_: True, "corrected": self.fail})(),
+            type("Judge", (), {"isConcerned": lambda *_: True, "count": self.fail})(),
         )
         theirs = self.fabric.node("h00002").guid
         whose = self.fabric.sma._gets[0x0011]
