@@ -226,16 +226,12 @@ class AlertTracker:
         """
         self.rules = rules
         for entry in openEntries:
-            self._update(entry, now)
+            self.raised(entry, now)
 
     def raised(self, entry: Entry, now: float) -> None:
-        """Process a finding that was raised, or that is still open after a restart."""
-        self._unseen.pop(entry.key, None)
-        self._update(entry, now)
-
-    def _update(self, entry: Entry, now: float) -> None:
-        """Update the alert of an open finding, or schedule one."""
+        """Process a finding that was raised, or that is still open: update its alert, or schedule one."""
         key, severity = entry.key, entry.severity.name.lower()
+        self._unseen.pop(key, None)
         if key in self._leaving and self._leaving[key][1]["severity"] == severity:  # its end was not sent
             self.sent[key] = self._leaving.pop(key)[1]
             self._waiting.pop(key, None)
