@@ -75,8 +75,7 @@ class TopologyWatch:
     @ivar rememberedAt: time of its last event.
     """
 
-    def __init__(self, mostGone: int = MOST_GONE) -> None:
-        self._mostGone = mostGone
+    def __init__(self) -> None:
         self._appeared: dict[Any, float] = {}
         self.present: Mapping[GUID, NodeState] = {}
         self.linked: Mapping[Link, LinkState] = {}
@@ -244,7 +243,7 @@ class TopologyWatch:
 
     def _bound(self, gone: dict[Any, Absence]) -> None:
         """Remove the missing entries that were present for the shortest time while there are too many."""
-        excess = len(gone) - self._mostGone
+        excess = len(gone) - MOST_GONE
         if excess > 0:
             shortest = sorted(gone, key=lambda key: gone[key].since - self._appeared.get(key, -inf))
             for key in shortest[:excess]:

@@ -126,14 +126,13 @@ class HistoryWriter(BatchWriter):
         store: HistoryStore,
         inThread: InThread,
         wallSeconds: Callable[[], float],
-        mostRows: int = MOST_ROWS,
     ) -> None:
         """
         @param store: the store, which the writer closes at its end.
         @param wallSeconds: returns the time in seconds since 1970.
         """
         loop = SupervisedLoop(reactor, "history", self._write, lambda: self.batchSeconds, isReported=False)
-        super().__init__(loop, mostRows)
+        super().__init__(loop, MOST_ROWS)
         self.dropped = 0
         self._store = store
         self._inThread = inThread

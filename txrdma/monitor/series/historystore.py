@@ -102,7 +102,6 @@ class HistoryStore:
         self,
         where: str,
         levels: Sequence[Level] = DEFAULT_LEVELS,
-        mostPorts: int = MOST_PORTS,
         lease: Lease | None = None,
         events: Level = EVENTS,
         isReader: bool = False,
@@ -111,7 +110,6 @@ class HistoryStore:
         @param where: path of a file, or URL of a database.
         @param isReader: whether it is only read, beside the monitor that writes to it.
         @param levels: levels of detail, the finest first.
-        @param mostPorts: maximum number of known ports; readings of others are dropped.
         @param lease: lease that each transaction needs, and which is taken first. With it, a database that
             cannot be opened now, because the disk is full or its server is not reachable, is opened by the
             next call that needs it.
@@ -124,7 +122,6 @@ class HistoryStore:
             if finer.periodSeconds % coarser.stepSeconds:
                 raise ValueError(f"a table of {finer.name} is not a whole number of {coarser.name}")
         self._levels = tuple(levels)
-        self._mostPorts = mostPorts
         self._events = EventTable(events)
         self._ports: dict[PortKey, int] = {}
         self._next = 1
@@ -341,7 +338,7 @@ class HistoryStore:
             self._since = at
         number = self._ports.get(portKey)
         if number is None:
-            if len(self._ports) >= self._mostPorts and not self._makeSpace(at):
+            if len(self._ports) >= MOST_PORTS and not self._makeSpace(at):
                 return None
             number = self._ports[portKey] = self._next
             self._next += 1
@@ -356,7 +353,7 @@ class HistoryStore:
             return False
         idle = [portKey for portKey, number in self._ports.items() if self._last.get(number, 0) < quiet]
         idle.sort(key=lambda portKey: self._ports[portKey])
-        dropped = idle[-max(1, self._mostPorts // 10) :]
+        dropped = idle[-max(1, MOST_PORTS // 10) :]
         if not dropped:
             self._fullAt = at
             return False

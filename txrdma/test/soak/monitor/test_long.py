@@ -24,11 +24,11 @@ from twisted.trial.unittest import SynchronousTestCase
 
 import txrdma
 from txrdma.iba.types import GUID
-from txrdma.monitor.diagnosis import journal
+from txrdma.monitor.diagnosis import journal, topologywatch
 from txrdma.monitor.diagnosis.tallies import TallyLimit
-from txrdma.monitor.diagnosis.topologywatch import TopologyWatch
 from txrdma.monitor.reading.poller import FabricPoller
 from txrdma.monitor.reading.settings import PollerSettings
+from txrdma.monitor.series import historystore
 from txrdma.monitor.series.exposition import exposed, guidText, labels
 from txrdma.monitor.series.historystore import HistoryStore
 from txrdma.monitor.series.rows import rowOf, TRAFFIC
@@ -146,10 +146,11 @@ class ChurnTests(PollerTestCase):
 
     def made(self) -> FabricPoller:
         self.patch(journal, "MOST_CHANGES", 1000)  # reached in an hour
-        self.store = HistoryStore(self.mktemp(), mostPorts=self.mostPorts)
+        self.patch(historystore, "MOST_PORTS", self.mostPorts)
+        self.patch(topologywatch, "MOST_GONE", self.mostGone)
+        self.store = HistoryStore(self.mktemp())
         self.addCleanup(self.store.close)
         poller = FabricPoller(self.clock, self.agent, self.settings, onRound=self.stored)
-        poller.topologyWatch = TopologyWatch(mostGone=self.mostGone)
         self.metrics = Metrics(Watch(poller, None, self.clock.seconds))
         return poller
 

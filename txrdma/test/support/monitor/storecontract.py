@@ -694,7 +694,8 @@ class StoreContract(SynchronousTestCase):
 
     def test_manyPorts(self) -> None:
         """At the limit, lost ports are removed for new ones; ports that are read remain."""
-        self.reopen(mostPorts=10)
+        self.patch(historystore, "MOST_PORTS", 10)
+        self.reopen()
 
         def port(number: int) -> PortKey:
             return GUID(number.to_bytes(8, "big")), 1
@@ -710,6 +711,6 @@ class StoreContract(SynchronousTestCase):
         known = {number for number in range(30) if self.sent(0, 20_000, "readings", port(number))}
         self.assertEqual(known, {*range(5), 20, 21, 22, 23, 24})
         self.assertEqual(len(self.sent(0, 20_000, "readings", port(0))), 4)
-        self.reopen(mostPorts=10)
+        self.reopen()
         self.assertEqual(written(15_030, 30), 1)
         self.assertEqual(len(self.sent(0, 20_000, "readings", port(24))), 1)

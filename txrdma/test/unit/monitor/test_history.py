@@ -58,12 +58,12 @@ class FakeStore:
 class WriterTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.patch(history, "MOST_EVENTS", 200)
+        self.patch(history, "MOST_ROWS", 4)
         self.clock = Clock()
         self.store = FakeStore()
         self.waiting: list[tuple[Callable[[], Any], Deferred[Any]]] = []
         self.writer = HistoryWriter(
             *(self.clock, self.store, self.inThread, self.clock.seconds),  # type: ignore[arg-type]  # a fake
-            mostRows=4,
         )
         self.writer.start()
 

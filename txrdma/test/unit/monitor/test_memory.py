@@ -18,7 +18,7 @@ from txrdma.fabric.health import Finding, locatedFindings
 from txrdma.fabric.model import Fabric
 from txrdma.iba.types import GUID
 from txrdma.mad.agent import MADAgent
-from txrdma.monitor.diagnosis import cablestates, journal
+from txrdma.monitor.diagnosis import cablestates, journal, topologywatch
 from txrdma.monitor.diagnosis.cablemoves import CableMoves, FAULT, REMEMBERED_SECONDS
 from txrdma.monitor.diagnosis.cablestates import CABLE, cableEvents, formerCables
 from txrdma.monitor.diagnosis.findinglog import (
@@ -545,7 +545,8 @@ class BoundTests(SynchronousTestCase):
 
     def test_gone(self) -> None:
         """Of many missing nodes those are remembered that were present for the longest time."""
-        topologyWatch, gone = TopologyWatch(mostGone=3), dict[object, Absence]()
+        self.patch(topologywatch, "MOST_GONE", 3)
+        topologyWatch, gone = TopologyWatch(), dict[object, Absence]()
         for number in range(10):
             guid = GUID(bytes(7) + bytes([number]))
             topologyWatch._appeared[guid] = float(-number)
