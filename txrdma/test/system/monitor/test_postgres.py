@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
 from pathlib import Path
 from random import Random
@@ -15,7 +16,7 @@ from txrdma.monitor.diagnosis.journal import FabricEvent
 from txrdma.monitor.series.database import HistoryRefused, leaseOf
 from txrdma.monitor.series.historystore import HistoryStore
 from txrdma.test.support.monitor import storecontract
-from txrdma.test.support.monitor.postgres import Postgres, sharedServer, why
+from txrdma.test.support.monitor.postgres import Postgres, programs, sharedServer, why
 from txrdma.test.support.monitor.storecontract import OTHER, PORT, reading, SHORT
 from txrdma.test.unit.monitor import test_history_reader, test_past
 
@@ -222,6 +223,27 @@ class PostgresTests(storecontract.StoreContract):
         self.store.write([], 1200)
         found = self.sent(0, 1200, "readings")
         self.assertEqual((found[0][0], found[-1][0]), (840, 1190))
+
+    def test_restored(self) -> None:
+        """What pg_dump saves while the history is written fills an empty database, and is continued there."""
+        first = self.opened(isOwner=True)
+        first.write([reading(600, 1)], 601, [FabricEvent(600.0, "node-gone", "leaf 1", "it is gone")])
+        dump = str(Path(self.mktemp()).absolute())
+        self.spawn("pg_dump", "-Fc", "-f", dump, self.path)
+        first.write([reading(650, 2)], 651, [FabricEvent(650.0, "node-came", "leaf 1", "it is there")])
+        self.path = self.where()
+        self.spawn("pg_restore", "-d", self.path, dump)
+        self.store = self.opened(lease=self.expired())
+        self.store.write([reading(660, 3)], 661)
+        self.assertEqual(self.sent(0, 999, "readings"), [(600, 1), (660, 3)])
+        self.assertEqual([one.text for one in self.store.changes()], ["it is gone"])
+
+    def spawn(self, program: str, *words: str) -> None:
+        """Run a program of PostgreSQL with URLs of databases."""
+        folder = programs()
+        assert folder is not None
+        command = [str(folder / program), *(word.replace("+psycopg", "") for word in words)]
+        subprocess.run(command, check=True, timeout=PATIENCE_SECONDS)
 
     def test_connectionLost(self) -> None:
         """If the connection is lost, the lease remains, and a batch is written completely or not at all."""

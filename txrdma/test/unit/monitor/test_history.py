@@ -27,7 +27,7 @@ from txrdma.monitor.series.history import HistoryWriter
 from txrdma.monitor.series.historystore import HistoryStore
 from txrdma.monitor.series.rows import COUNTERS, Row
 from txrdma.test.support.extras import needs
-from txrdma.test.support.monitor.storecontract import reading
+from txrdma.test.support.monitor.storecontract import PORT, reading
 
 
 class FakeStore:
@@ -336,6 +336,23 @@ class DiskTests(SynchronousTestCase):
         away.rename(folder)
         store.append([FabricEvent(3.0, "node-came", "a", "second")])
         self.assertEqual([one.text for one in store.changes()], ["first", "second"])
+
+    def test_backup(self) -> None:
+        """A copy that VACUUM INTO makes while the history is written takes its place, and is continued."""
+        path, copy = self.mktemp(), self.mktemp()
+        store = HistoryStore(path)
+        store.write([reading(600, 1)], 601, [FabricEvent(600.0, "node-gone", "leaf 1", "it is gone")])
+        with closing(connect(path)) as connection:
+            connection.execute("VACUUM INTO ?", (copy,))
+        store.write([reading(610, 2)], 611, [FabricEvent(610.0, "node-came", "leaf 1", "it is there")])
+        store.close()
+        os.replace(copy, path)
+        restored = HistoryStore(path)
+        self.addCleanup(restored.close)
+        restored.write([reading(620, 3)], 621)
+        points = restored.series(PORT, "portXmitData", 0, 999, "readings")
+        self.assertEqual([(one.at, one.grown) for one in points], [(600, 1), (620, 3)])
+        self.assertEqual([one.text for one in restored.changes()], ["it is gone"])
 
     def test_full(self) -> None:
         """A batch that does not fit is not stored at all; writing continues when there is space."""
