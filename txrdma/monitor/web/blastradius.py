@@ -184,7 +184,12 @@ def _host(node: Node) -> dict[str, Any]:
 
 
 async def blastSection(context: PageContext, element: Element) -> Part:
-    """Return the section of a page that says what would be lost without a node or cable."""
+    """
+    Return the section of a page that says what would be lost without a node or cable; nothing where an open
+    page is updated, which keeps its section.
+    """
+    if context.isRefresh:
+        return ""
     what = "cable"
     if isinstance(element, Node):
         what = "switch" if element.isSwitch else "node"

@@ -22,6 +22,9 @@ from txrdma.monitor.web.watch import PageContext, Watch
 
 _log = Logger()
 
+_REFRESH: Final = b"x-refresh"
+"""Header of requests by which C{monitor.js} updates an open page, of which it replaces the live parts."""
+
 _SHARED_SECONDS: Final = 2.0
 """Longest time for which browsers are sent the same text of a page."""
 
@@ -33,7 +36,8 @@ def answerPage(watch: Watch, request: Request) -> bytes | int:
 
 async def _send(watch: Watch, request: Request) -> None:
     """Send a page, or one that says what is wrong with the request; equal requests share the text."""
-    context = watch.context(userOf(request).isOperator)
+    isRefresh = request.getHeader(_REFRESH) is not None
+    context = watch.context(userOf(request).isOperator, isRefresh)
     path = tuple(request.postpath or ())
     query = {name: values for name, values in request.args.items() if values != [b""]}  # of empty fields
 
@@ -52,7 +56,7 @@ async def _send(watch: Watch, request: Request) -> None:
         return code, await flattened(request, page, watch.searches.pause)
 
     named = tuple((name, *values) for name, values in query.items())
-    asked = path, named, prefixOf(request), context.isOperator
+    asked = path, named, prefixOf(request), context.isOperator, isRefresh
     state = context.state, int(context.now / _SHARED_SECONDS), watch.isActive, watch.active
     code, text = await watch.searches.shared(asked, state, make)
     sendPage(request, text, code)

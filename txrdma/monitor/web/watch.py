@@ -94,9 +94,9 @@ class Watch:
         isKnown = self.poller.fabric is not None or self.poller.topologyWatch.remembered is not None
         return "" if isKnown else "the first sweep is in progress"
 
-    def context(self, isOperator: bool = False) -> PageContext:
+    def context(self, isOperator: bool = False, isRefresh: bool = False) -> PageContext:
         """Return the context of one request, whose user may be an operator."""
-        return PageContext(self, isOperator)
+        return PageContext(self, isOperator, isRefresh)
 
 
 class PageContext:
@@ -106,10 +106,12 @@ class PageContext:
     @ivar fabric: the last known fabric; before the first sweep that of a former process, or empty.
     @ivar knownAt: time of the last event of a former process, if C{fabric} is from that process; else None.
     @ivar isOperator: whether the user may acknowledge findings.
+    @ivar isRefresh: whether an open page is updated, of which only the live parts are needed.
     """
 
-    def __init__(self, watch: Watch, isOperator: bool = False) -> None:
+    def __init__(self, watch: Watch, isOperator: bool = False, isRefresh: bool = False) -> None:
         self.isOperator = isOperator
+        self.isRefresh = isRefresh
         self.watch = watch
         self.poller = watch.poller
         topologyWatch = watch.poller.topologyWatch

@@ -57,7 +57,8 @@
             // Browsers refuse an address with a user and a password, as in http://alice:secret@host/.
             const address = `${location.origin}${location.pathname}${location.search}`;
             const signal = AbortSignal.timeout(MOST_MILLISECONDS); // of a host that has gone there is no answer
-            const answer = await fetch(address, { headers: { Accept: "text/html" }, signal });
+            const headers = { Accept: "text/html", "X-Refresh": "live" }; // only live parts are replaced
+            const answer = await fetch(address, { headers, signal });
             if (!answer.ok) {
                 throw new Error(answer.status);
             }

@@ -62,6 +62,15 @@ class BlastRadiusTests(PageTestCase):
         self.assertIn("Without this cable", text)
         self.assertIn("Cut off: ", text)
 
+    def test_refresh(self) -> None:
+        """An open page that is updated keeps what would be lost, which is not computed again."""
+        self.surveyed()
+        for path in (f"/nodes/{self.guid('right')}", f"/nodes/{self.guid('right')}/ports/1"):
+            self.assertIn('id="blast-radius"', self.page(path).text)
+            text = self.page(path, X_Refresh="live").text
+            self.assertNotIn("blast-radius", text)
+            self.assertIn('id="findings"', text)
+
     def test_changed(self) -> None:
         """After a change of the fabric the answer is that of its new links."""
         self.surveyed()
