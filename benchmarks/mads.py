@@ -332,14 +332,21 @@ def monitor(rounds: int, quick: bool) -> Part:
     found = [measured("monitor-history", days=days, rounds=10) for _ in range(1 if quick else min(rounds, 3))]
     case = _case("mad-monitor-history", f"history of {days} days, one counter of one port by minutes", "s")
     outcomes.append(Outcome(case, [one["value"] for one in found]))
-    runs = [(900, 48, 10.0, None), (900, 48, 1.0, None)] + ([] if quick else [(SWEPT, 36, 10.0, 1.0)])
-    for count, radix, interval, reach in runs:
-        ran = measured(
-            *("monitor-running", None), hosts=count, radix=radix, interval=interval, rounds=3, reactor="epoll"
-        )
-        title = f"{count:,} hosts at {interval:g} s, share of a core"
-        case = _case(f"mad-monitor-running-{count}-{interval:g}", title, "cores", mostValue=reach)
-        outcomes.append(Outcome(case, [ran["value"]]))
+    runs: list[tuple[int, int, float, float | None, int]]
+    runs = [(900, 48, 10.0, None, 0), (900, 48, 1.0, None, 20 if quick else 0)]
+    runs += [] if quick else [(SWEPT, 36, 10.0, 1.0, browsers) for browsers in (0, _BROWSERS)]
+    for count, radix, interval, reach, browsers in runs:
+        orders: Orders = {"hosts": count, "radix": radix, "interval": interval, "rounds": 3}
+        if browsers:  # busy, so that their process is on the other core
+            orders |= {"browsers": browsers, "busy": True}
+        ran = measured("monitor-running", None, reactor="epoll", **orders)
+        many = f" with {browsers} browsers" if browsers else ""
+        title = f"{count:,} hosts at {interval:g} s{many}, share of a core"
+        name = f"mad-monitor-running-{count}-{interval:g}" + ("-browsers" if browsers else "")
+        outcomes.append(Outcome(_case(name, title, "cores", mostValue=reach), [ran["value"]]))
+        if browsers:
+            about.append(_ofBrowsers(count, browsers, ran))
+            continue
         about.append(
             f"With {count:,} hosts a round reads {ran['readings']:,.0f} ports in {ran['turn']:.2f} s; "
             f"{ran['overruns']} intervals of {interval:g} s were skipped, the first two rounds ended after "
@@ -358,6 +365,18 @@ def monitor(rounds: int, quick: bool) -> Part:
         "and history. " + " ".join(about)
     )
     return part
+
+
+def _ofBrowsers(hosts: int, browsers: int, ran: dict[str, Any]) -> str:
+    """Return what browsers wait for that show pages while a monitor runs."""
+    seconds, iterations = sorted(ran["browsers"]["seconds"]), ran["iterations"]
+    return (
+        f"With {hosts:,} hosts and {browsers} browsers, half of which show the page of a switch or port that "
+        f"no other one shows, pages of {ran['browsers']['bytes'] / 1e3:.0f} kB take {median(seconds):.2f} s, "
+        f"the last one {seconds[-1]:.2f} s, when all of them request theirs after a round; a round takes "
+        f"{ran['turn']:.2f} s, {iterations['over']} of {iterations['count']:,} reactor iterations took more "
+        f"than 50 ms, and the process has {ran['memory'] / 1e6:.0f} MB of private memory."
+    )
 
 
 def _requests(fabrics: int, hosts: int, radix: int, about: list[str]) -> Outcome:

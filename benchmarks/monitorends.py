@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import re
+import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -13,12 +17,15 @@ from statistics import median
 from struct import Struct
 from typing import Any, Final
 
+from twisted.internet.address import IPv4Address
+from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
+from twisted.internet.utils import getProcessOutput
 
 from benchmarks.madports import ReadyPort
 from benchmarks.monitorfabrics import fabrics, swept
-from benchmarks.orders import cpuSeconds, ignored, Orders
+from benchmarks.orders import cpuSeconds, ignored, memoryBytes, Orders
 from benchmarks.scenarios import Result
 from txrdma.iba.types import GUID
 from txrdma.iba.verbs import Buffer
@@ -26,10 +33,11 @@ from txrdma.mad.agent import MADAgent
 from txrdma.mad.layouts.messages import ClassPortInfo
 from txrdma.monitor.config import parseConfig
 from txrdma.monitor.diagnosis.thresholds import ErrorThresholds
+from txrdma.monitor.iterations import IterationTimes
 from txrdma.monitor.reading.counterreader import CounterReader
 from txrdma.monitor.reading.settings import PollerSettings
 from txrdma.monitor.reading.statistics import PollerStatistics
-from txrdma.monitor.series.exposition import CounterExposition, exposed
+from txrdma.monitor.series.exposition import CounterExposition, exposed, guidText
 from txrdma.monitor.series.historystore import HistoryStore
 from txrdma.monitor.series.level import Level
 from txrdma.monitor.series.rows import COUNTERS, Row
@@ -148,9 +156,39 @@ async def history(reactor: Any, orders: Orders) -> Result:
     return {"value": median(taken), "points": len(points)}
 
 
+async def _shown(reactor: Any, service: MonitorService, orders: Orders) -> Deferred[bytes]:
+    """
+    Let browsers show pages: a quarter of them the overview, a quarter the busiest links, the others switches
+    and ports, of which each has another one. Returns after their first round, with what they will print.
+    """
+    fabric, address = service.poller.fabric, await service.address()
+    assert fabric is not None and isinstance(address, IPv4Address)
+    switches = [guidText(node.guid) for node in fabric.switches()]
+    several = ("/", "/links?sort=-load", "/nodes/{}", "/nodes/{}/ports/1")
+    paths = [several[at % 4].format(switches[at % len(switches)]) for at in range(orders["browsers"])]
+    words = (str(address.port), str(orders["rounds"] + 1), json.dumps(paths))
+    done: Deferred[bytes] = getProcessOutput(
+        sys.executable, ("-m", "benchmarks.browsers", *words), dict(os.environ)
+    )
+    while len(service.site.hub.readers) < orders["browsers"] and not done.called:
+        await deferLater(reactor, 0.1)
+    turns = service.poller.statistics.turns
+    while service.poller.statistics.turns < turns + 1 and not done.called:
+        await deferLater(reactor, orders["interval"] / 10)
+    return done
+
+
+def _iterations(times: IterationTimes) -> dict[str, int]:
+    """Return the number of reactor iterations, and of those over 50 ms."""
+    text = "".join(times.durations.family().pieces)
+    counts = {bound: int(count) for bound, count in re.findall(r'le="(.*?)"\} (\d+)', text)}
+    return {"count": counts["+Inf"], "over": counts["+Inf"] - counts["0.05"]}
+
+
 async def running(reactor: Any, orders: Orders) -> Result:
     """
-    Share of a core that a monitor with a history needs, including the simulation of its fabric.
+    Share of a core that a monitor with a history needs, including the simulation of its fabric, and, with
+    C{browsers}, what it sends to as many browsers in another process.
 
     The share is CPU time of a round divided by the interval: wall time would include other load.
     """
@@ -160,12 +198,15 @@ async def running(reactor: Any, orders: Orders) -> Result:
         fabric = SimulatedFabric(reactor, fatTree(orders["hosts"], orders["radix"]), latencySeconds=0.0001)
         fabric.traffic(1e8, 1e5)
         service = MonitorService(reactor, config, fabric.attach)
+        iterations = IterationTimes(reactor)
         service.startService()
         statistics = service.poller.statistics
         begun = time.perf_counter()
         while statistics.turns < _SETTLED:
             await deferLater(reactor, interval / 10)
         ready = time.perf_counter() - begun
+        showing = await _shown(reactor, service, orders) if orders.get("browsers") else None
+        iterations.startService()
         before, cpu, began = asdict(statistics), cpuSeconds(), time.perf_counter()
         turns = []
         while statistics.turns < before["turns"] + orders["rounds"]:
@@ -174,7 +215,9 @@ async def running(reactor: Any, orders: Orders) -> Result:
             if statistics.turns > known:
                 turns.append(statistics.turnSeconds)
         seconds, spent = time.perf_counter() - began, cpuSeconds() - cpu
-        after = asdict(statistics)
+        iterations.stopService()
+        browsers = None if showing is None else json.loads(await showing)
+        after, memory = asdict(statistics), memoryBytes()[0]
         await service.stopService()
         fabric.close()
     return {
@@ -186,6 +229,9 @@ async def running(reactor: Any, orders: Orders) -> Result:
         "readings": (after["readings"] - before["readings"]) / len(turns),
         "silences": after["silences"] - before["silences"],
         "sweeps": after["sweeps"] - before["sweeps"],
+        "iterations": _iterations(iterations),
+        "browsers": browsers,
+        "memory": memory,
     }
 
 
