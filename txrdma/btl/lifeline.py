@@ -65,6 +65,7 @@ from txrdma.btl.wire import HEADER_LENGTH, VOID
 from txrdma.error import RDMAError, WireError
 from txrdma.iba.verbs import Buffer
 from txrdma.kit.delayedcalls import Timer
+from txrdma.kit.strings import escaped
 from txrdma.kit.tcpkeepalive import keepAlive
 
 _log = Logger()
@@ -298,7 +299,7 @@ class PeerConnection(StreamProtocol):
 
     def _frameReceived(self, kind: FrameKind, content: bytes) -> None:
         if kind == FrameKind.FAILED:
-            self._giveUp(Failure(Unreachable(f"the peer gives up: {content.decode(errors='replace')}")))
+            self._giveUp(Failure(Unreachable(f"the peer gives up: {escaped(content.decode(errors='replace'))}")))
         elif (validation := self._validation) is None:
             if kind == FrameKind.INTERFACES:
                 self._match(decodeInterfaces(content))

@@ -204,7 +204,11 @@ class Arguments:
 
 def escapedText(raw: bytes) -> str:
     """Return bytes as ASCII; each that is not printable, such as a control character, as C{\\xff}."""
-    text = raw.decode("ascii", "backslashreplace")
+    return escaped(raw.decode("ascii", "backslashreplace"))
+
+
+def escaped(text: str) -> str:
+    """Return a text of a peer with its characters that are not printable as escape sequences, as C{\\x1b}."""
     if text.isprintable():
         return text
     return "".join(each if each.isprintable() else f"\\x{ord(each):02x}" for each in text)

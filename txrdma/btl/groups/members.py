@@ -19,6 +19,7 @@ from twisted.python.failure import Failure
 from txrdma.btl.groups.errors import GroupFailed
 from txrdma.btl.transport import BTLMessageTransport, LARGEST_TAG
 from txrdma.error import PeerViolation, Refused
+from txrdma.kit.strings import escaped
 from txrdma.messages.protocol import MessageProtocol
 
 _log = Logger()
@@ -55,7 +56,7 @@ class Member(MessageProtocol):
             self.transport.abortConnection()
             raise PeerViolation(f"the reason of a failure has {len(data)} bytes")
         (rank,) = _RANK.unpack_from(data)
-        text = bytes(data[_RANK.size :]).decode(errors="replace")
+        text = escaped(bytes(data[_RANK.size :]).decode(errors="replace"))
         self._members.failed(rank if rank < self._members.size else None, text)
 
     def connectionLost(self, reason: Failure) -> None:

@@ -25,6 +25,7 @@ from txrdma.btl.groups.errors import GroupFailed
 from txrdma.btl.groups.terms import GroupTerms, makeKeys
 from txrdma.error import Refused
 from txrdma.kit.proofs import ProvedClientEndpoint, ProvedServerEndpoint
+from txrdma.kit.strings import escaped
 
 _log = Logger()
 
@@ -82,7 +83,7 @@ class _MemberLines(_Lines):
             self._rendezvous.left(self._rank)
             return
         if "failed" in value:
-            self._rendezvous.ended(self._rank, str(value["failed"]))
+            self._rendezvous.ended(self._rank, escaped(str(value["failed"])))
             return
         if "because" in value:
             self._rendezvous.blamed(self._rank, index(value["because"]))
@@ -270,7 +271,7 @@ class RendezvousClient(_Lines):
             self.leave()
             return
         if "failed" in value:
-            rank, text = index(value["failed"]), str(value["text"])[:LONGEST_TEXT]
+            rank, text = index(value["failed"]), escaped(str(value["text"]))[:LONGEST_TEXT]
             self._fail(rank, f"rank {rank} has failed: {text}")
             return
         members = [(str(host), _checkedPort(port)) for host, port in value["members"]]

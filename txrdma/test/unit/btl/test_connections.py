@@ -939,6 +939,13 @@ class ExchangeTests(HostsCase):
         failure = self.unknownPeer(frame(FrameKind.FAILED, b"there is no module"))
         self.assertIn("there is no module", failure.getErrorMessage())
 
+    def test_reasonOfPeer(self) -> None:
+        """The reason of a peer has no control characters in errors and logs."""
+        reason = "n\N{LATIN SMALL LETTER O WITH STROKE}\x1b[2J\r\n".encode() + b"\xff"
+        failure = self.unknownPeer(frame(FrameKind.FAILED, reason))
+        expected = "the peer gives up: n\xf8\\x1b[2J\\x0d\\x0a\N{REPLACEMENT CHARACTER}"
+        self.assertEqual(failure.getErrorMessage(), expected)
+
     def test_noModule(self) -> None:
         """An end that cannot create a module fails immediately, and the peer receives the reason."""
         self.patch(lifeline, "moduleOf", Mock(side_effect=OSError("there are no descriptors left")))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.kit.strings import Arguments
+from txrdma.kit.strings import Arguments, escaped, escapedText
 
 
 class ArgumentsTests(SynchronousTestCase):
@@ -61,3 +61,16 @@ class ArgumentsTests(SynchronousTestCase):
         self.assertEqual(
             str(error), "kind: wrong=4: there is no such key here; the keys are first, second, third"
         )
+
+
+class EscapedTests(SynchronousTestCase):
+    """Texts of peers, which may be printed on a terminal."""
+
+    def test_bytes(self) -> None:
+        """Bytes that are not printable ASCII are escaped."""
+        self.assertEqual(escapedText(b"a\\ \x1b[31m\n\x7f\xff"), "a\\ \\x1b[31m\\x0a\\x7f\\xff")
+
+    def test_text(self) -> None:
+        """Letters of all languages are unchanged; control characters and changes of direction are escaped."""
+        self.assertEqual(escaped("n\xf8\N{SNOWMAN} \\"), "n\xf8\N{SNOWMAN} \\")
+        self.assertEqual(escaped("a\x1b[2J\x9b\r\n\u202e\ud800"), "a\\x1b[2J\\x9b\\x0d\\x0a\\x202e\\xd800")

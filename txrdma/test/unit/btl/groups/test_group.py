@@ -382,6 +382,12 @@ class FailureTests(GroupCase):
         self.assertFails(pending, 0, "rank 0 was lost")
         self.assertEqual(len(self.flushLoggedErrors()), 1)
 
+    def test_controlCharacters(self) -> None:
+        """The reason of a member has no control characters in the errors of the others."""
+        pending = self.groups[1].barrier()
+        self.groups[0].transport(1).post(FAILED, b"\0\2why\x1b[2J\n")
+        self.assertFails(pending, 2, r"why\\x1b\[2J\\x0a")
+
     def test_early(self) -> None:
         """Data of an operation that the receiver has not called is queued at the sender beyond a window."""
         for _ in range(10):

@@ -85,6 +85,12 @@ class RendezvousTests(SynchronousTestCase):
         self.assertEqual(self.received(0), [{"failed": 1, "text": "no device"}])
         self.assertEqual((self.received(1), self.rendezvous.failure), ([], (1, "no device")))
 
+    def test_controlCharacters(self) -> None:
+        """The reason of a member that cannot join has no control characters when it is reported."""
+        self.members[1][0].dataReceived(rb'{"failed": "\u001b[2J\n"}' + b"\n")
+        self.assertEqual(self.rendezvous.failure, (1, r"\x1b[2J\x0a"))
+        self.assertEqual(self.received(0), [{"failed": 1, "text": r"\x1b[2J\x0a"}])
+
     def test_causes(self) -> None:
         """A member's first report counts; a chain of reports ends at the member that is the cause."""
         for rank, causes in ((2, (1, 0)), (1, (1,))):
@@ -172,6 +178,12 @@ class ClientTests(SynchronousTestCase):
         error = self.failureResultOf(self.client.members, GroupFailed).value
         self.assertEqual((error.rank, str(error)), (1, "rank 1 has failed: killed"))
         self.assertEqual(self.transport.value(), b'{"because": 1}\n')
+
+    def test_controlCharacters(self) -> None:
+        """The text of a failure that the rendezvous sends has no control characters in errors."""
+        self.client.dataReceived(rb'{"failed": 1, "text": "\u001b[2J\n"}' + b"\n")
+        error = self.failureResultOf(self.client.members, GroupFailed).value
+        self.assertEqual(str(error), r"rank 1 has failed: \x1b[2J\x0a")
 
     def test_failedLater(self) -> None:
         """A failure after the addresses, and the end of the rendezvous, are reported."""
