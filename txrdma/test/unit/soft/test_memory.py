@@ -103,17 +103,43 @@ class KeyTests(SynchronousTestCase):
         self.assertEqual((len(self.keys), len(view)), (0, 3))
 
     def test_keysAreNotReused(self) -> None:
-        """Keys are not 0, fit into 32 bits, and are not reused early."""
-        seen = set()
-        for _ in range(3000):
+        """Keys are not 0, and those of the last 4,096 closed regions are not used again."""
+        self.patch(memory, "randbits", Mock(side_effect=[*range(1, 4097), 0, 1, 4096, 5000, 1, 2, 6000]))
+        for number in range(1, 4097):
             region = self.keys.register(self.domain, memoryview(bytearray(1)), Access.NONE)
-            seen.add(region.rkey)
+            self.assertEqual(region.rkey, number)
             region.close()
-        self.assertEqual(len(seen), 3000)
-        self.assertTrue(all(0 < key < 1 << 32 for key in seen))
-        used = seen.pop()
-        self.patch(memory, "randbits", Mock(side_effect=[0, used, 5]))
-        self.assertEqual(self.allocate().rkey, 5)
+        region = self.allocate()
+        self.assertEqual(region.rkey, 5000)  # neither 0, nor the oldest or newest of 4,096
+        region.close()
+        self.assertEqual([self.allocate().rkey for _ in range(2)], [1, 6000])
+
+    def test_keysAreRandom(self) -> None:
+        """Keys are random numbers of 32 bits."""
+        regions = [self.allocate(1, Access.NONE) for _ in range(100)]
+        keys = [region.rkey for region in regions]
+        self.assertTrue(all(0 < key < 1 << 32 for key in keys))
+        self.assertGreater(len({key >> 24 for key in keys}), 10)
+        self.assertGreater(len({key & 0xFF for key in keys}), 10)
+
+    def test_onlyGrantedMemoryIsAccessible(self) -> None:
+        """A peer accesses memory of its domain, by its key, inside its range, and with the granted rights."""
+        region = self.allocate(100, Access.REMOTE_READ)
+        others = self.keys.allocate(Domain(), 100, ALL)
+        self.addCleanup(others.close)
+        read, write = Access.REMOTE_READ, Access.REMOTE_WRITE
+        self.assertEqual(len(self.keys.remote(self.domain, region.rkey, region.address + 90, 10, read)), 10)
+        for key, address, length, need in (
+            (region.rkey, region.address + 91, 10, read),
+            (region.rkey, region.address - 1, 10, read),
+            (region.rkey, others.address, 10, read),
+            (region.rkey, region.address, 10, write),
+            (region.rkey, region.address, 10, read | write),
+            (others.rkey, others.address, 10, read),
+            (others.rkey, region.address, 10, read),
+            (region.rkey ^ 1, region.address, 10, read),
+        ):
+            self.assertRaises(ProtectionError, self.keys.remote, self.domain, key, address, length, need)
 
     def test_allocationFailureIsResourceExhausted(self) -> None:
         self.assertRaises(ResourceExhausted, self.keys.allocate, self.domain, 1 << 62, ALL)
