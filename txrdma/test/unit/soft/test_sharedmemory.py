@@ -4,7 +4,10 @@ The messages by which processes establish shared memory.
 
 from __future__ import annotations
 
+import fcntl
+import mmap
 import os
+from collections.abc import Callable
 from typing import Any, cast
 
 from hypothesis import given, settings
@@ -18,7 +21,9 @@ from txrdma.iba.types import GID, QPN, RKey
 from txrdma.iba.verbs import Operation, Status
 from txrdma.kit.wire import Layout
 from txrdma.sim.sharedmemory import SimulatedMemory
-from txrdma.soft.shared._layout import PLAIN
+from txrdma.soft.core.doorbellpage import DOORBELL_BYTES
+from txrdma.soft.core.memory import PAGE
+from txrdma.soft.shared._layout import HEADER_BYTES, PLAIN
 from txrdma.soft.shared._rendezvous import (
     AccessReply,
     AccessRequest,
@@ -28,6 +33,9 @@ from txrdma.soft.shared._rendezvous import (
     Join,
     MAGIC,
     makeBox,
+    mapBox,
+    mapDoorbells,
+    mapRegion,
     PairNotice,
     Reach,
     RegionReply,
@@ -36,6 +44,7 @@ from txrdma.soft.shared._rendezvous import (
 )
 from txrdma.soft.shared._rings import RingPair
 from txrdma.test.support.soft.pairs import End
+from txrdma.unix.mapping import closeMapping, SIZE_SEALS
 
 
 class BoxTests(SynchronousTestCase):
@@ -50,6 +59,33 @@ class BoxTests(SynchronousTestCase):
         for _ in range(16):
             self.assertTrue(rings.append(PLAIN, 0, (b"x" * 40,), 40))
         self.assertEqual(os.fstat(descriptor).st_blocks * 512, 4096)
+
+
+class SealTests(SynchronousTestCase):
+    """Memory of a peer, whose process could shrink it under this one."""
+
+    def memory(self, length: int, seals: int) -> int:
+        descriptor = os.memfd_create("txrdma test", os.MFD_ALLOW_SEALING)
+        self.addCleanup(os.close, descriptor)
+        os.ftruncate(descriptor, length)
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
+        return descriptor
+
+    def test_resizableMemoryIsRefused(self) -> None:
+        """Boxes, doorbell pages and regions are mapped only if their size cannot change."""
+        reply = RegionReply(
+            kind=RendezvousKind.REGION_REPLY, reach=Reach.MAPPED, address=PAGE, length=9, validOffset=PAGE
+        )
+        cases: tuple[tuple[int, Callable[[int], mmap.mmap]], ...] = (
+            (HEADER_BYTES + PAGE, mapBox),
+            (DOORBELL_BYTES, mapDoorbells),
+            (2 * PAGE, lambda descriptor: mapRegion(reply, descriptor)[0]),
+        )
+        for length, mapIt in cases:
+            for seals in (0, fcntl.F_SEAL_SHRINK, fcntl.F_SEAL_GROW):
+                with self.assertRaisesRegex(ValueError, "not sealed"):
+                    mapIt(self.memory(length, seals))
+            closeMapping(mapIt(self.memory(length, SIZE_SEALS)))
 
 
 class StoppedTests(SynchronousTestCase):
