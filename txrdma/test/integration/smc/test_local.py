@@ -313,6 +313,25 @@ class AnnouncementTests(Base):
                 announced = Announced(None, own, 1, Credentials(1, who))
                 self.assertEqual(announced.isFrom(own, self.address), isFrom)
 
+    def test_connectionsOfOtherUsersAreNotAccepted(self) -> None:
+        """An announced connection is accepted only if the announcing user, or root, owns its client's end."""
+        own = socket.create_server(("127.0.0.1", 0))
+        self.addCleanup(own.close)
+        announcements = self.announcements()
+        for who, isAccepted in ((os.geteuid() + 1, False), (os.geteuid(), True), (0, True)):
+            client = socket.create_connection(own.getsockname())
+            self.addCleanup(client.close)
+            accepted, peer = own.accept()
+            self.addCleanup(accepted.close)
+            places = {"getPeer": peer, "getHost": own.getsockname()}
+            ends = {name: partial(IPv4Address, "TCP", *place) for name, place in places.items()}
+            transport = SimpleNamespace(socket=accepted, **ends)
+            announced = Announced(None, TCPAddress.of(*client.getsockname()), 1, Credentials(1, who))
+            self.assertTrue(announcements.expect(announced.address, announced))
+            arrived = announcements.arrived(PeerIdentity(cast(Connection, transport), True))
+            self.assertIs(arrived, announced if isAccepted else None, who)
+            self.assertEqual(announcements.expected, {})
+
     def test_failedConnectionsAnnouncementIsNotUsedForNext(self) -> None:
         own, first, second = socket.socket(), socket.socket(), socket.socket()
         for each in (own, first, second):
@@ -466,6 +485,7 @@ class AnnouncementTests(Base):
         announcement.forget()
 
     def test_otherUsersUseBoundedNumberOfDescriptors(self) -> None:
+        """Processes of other users beyond a limit are disconnected; one of the same user is not."""
         self.patch(signalling, "_MOST_OTHER_USERS", 2)
         announcements = self.announcements(anybody=True)
         self.patch(signalling, "processAt", lambda connection: Credentials(1, 65533))
@@ -476,6 +496,14 @@ class AnnouncementTests(Base):
         self.patch(unixsockets, "peerOf", lambda connection: Credentials(1, 65533))
         self.reactor.serve()
         self.assertEqual(len(announcements.connections), 2)
+        self.assertEqual([client.recv(1) for client in clients[2:]], [b""] * 2)
+        for module, name in ((signalling, "processAt"), (unixsockets, "peerOf")):
+            self.patch(module, name, lambda connection: Credentials(2, os.geteuid()))
+        ours = socket.socket(socket.AF_UNIX)
+        self.addCleanup(ours.close)
+        ours.connect(listenerName(self.address))
+        self.reactor.serve()
+        self.assertEqual(len(announcements.connections), 3)
 
     def test_otherUsersAreBounded(self) -> None:
         """Another user can announce a bounded number of connections; those of the same user go first."""
