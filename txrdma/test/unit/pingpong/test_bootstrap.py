@@ -162,6 +162,13 @@ class MessageTests(SynchronousTestCase):
         self.assertTrue(found.reason.startswith("two lines"))
         self.assertTrue(found.reason.isprintable())
 
+    def test_controlCharacters(self) -> None:
+        """An error of a peer with control characters, or longer than some lines, is refused."""
+        for reason in ("\x1b[2J", "two\nlines", "\x9b2J", "\u202e", "x" * 1001):
+            line = json.dumps({"message": "trouble", "reason": reason}).encode()
+            error = self.assertRaises(WireError, decode, line)
+            self.assertTrue(str(error).isprintable())
+
     @given(st.lists(st.binary(max_size=40).filter(lambda line: b"\n" not in line)), st.data())
     def test_linesDoNotDependOnSegmentation(self, lines: list[bytes], data: st.DataObject) -> None:
         left = b"".join(line + b"\n" for line in lines)
