@@ -58,6 +58,17 @@ class CommandTests(SynchronousTestCase):
         self.assertEqual(self.loggedIn("alice", "another one"), User("alice", UserRole.VIEWER))
         self.assertEqual(len(self.file.read_text().splitlines()), 2)
 
+    def test_hashes(self) -> None:
+        """Each user has a hash by scrypt with a salt of its own, even for equal passwords."""
+        for name in ("alice", "bob"):
+            self.run_("add", name, typed="right one\n")
+        hashes = [line.split(":")[1] for line in self.file.read_text().splitlines()]
+        parts = [each.split("$") for each in hashes]
+        self.assertEqual([each[:2] for each in parts], [["", "scrypt"]] * 2)
+        for one, other in zip(*(each[3:] for each in parts), strict=True):  # salt and hash
+            self.assertNotEqual(one, other)
+        self.assertEqual(len(parts[0]), 5)
+
     def test_terminal(self) -> None:
         """On a terminal the password is asked for twice, without an echo."""
         asked: list[str] = []

@@ -39,10 +39,11 @@ from txrdma.monitor.series.historystore import HistoryStore
 from txrdma.monitor.web.site import MonitorSite
 from txrdma.test.support.monitor.alerts import entryOf, RecordingOutlet
 from txrdma.test.support.monitor.fetching import Answer, Connection
-from txrdma.test.unit.monitor.test_access import basic
+from txrdma.test.unit.monitor.test_access import basic, TOKEN
 from txrdma.test.unit.monitor.test_pages import PageTestCase
 
 ALICE, BOB = basic("alice", "right"), basic("bob", "right")
+PROGRAM = f"Bearer {TOKEN}"
 HERE = {"Origin": "http://localhost"}
 
 
@@ -214,12 +215,12 @@ class AlertTests(SynchronousTestCase):
 
 
 class OperatorTestCase(PageTestCase):
-    """A site with an operator, a viewer, and a finding."""
+    """A site with an operator, a viewer, a program with a token, and a finding."""
 
     def setUp(self) -> None:
         super().setUp()
         users = {b"alice": Account(b"right", UserRole.OPERATOR), b"bob": Account(b"right")}
-        self.site = MonitorSite(self.clock, self.watch, access=AccessControl(users=users))
+        self.site = MonitorSite(self.clock, self.watch, access=AccessControl([TOKEN.encode()], users))
         self.started()
         self.fabric.cut("c")
         self.pump(20.0)
@@ -277,10 +278,11 @@ class RESTTests(OperatorTestCase):
         self.assertIn("alice acknowledged node-gone: cable ordered", acknowledged.text)
 
     def test_refused(self) -> None:
-        """Viewers, other sites, and what is not JSON are refused; nothing changes."""
+        """Viewers, programs, other sites, and what is not JSON are refused; nothing changes."""
         action = {"action": "acknowledge"}
         for heads, code in (
             ({"Authorization": BOB}, 403),
+            ({"Authorization": PROGRAM}, 403),
             ({"Authorization": "Basic eDp4"}, 401),
             ({"Origin": "https://evil.example"}, 403),
             ({"Sec-Fetch-Site": "cross-site"}, 403),
@@ -305,6 +307,8 @@ class RESTTests(OperatorTestCase):
         self.assertEqual(answer.code, 400)
         self.assertIsNone(self.entry.acknowledgement)
         self.assertEqual(self.entry.comments, ())
+        for reader in (BOB, PROGRAM):
+            self.assertEqual(self.get(f"/api/v1{self.path}", Authorization=reader).code, 200)
 
     def test_standby(self) -> None:
         """A standby refuses, and names the active monitor; so does one that may have lost the history."""

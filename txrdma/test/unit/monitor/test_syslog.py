@@ -70,6 +70,17 @@ class MessageTests(SynchronousTestCase):
             self.assertTrue(text.replace("\N{BYTE ORDER MARK}", "").isprintable())
         self.fields(messageOf(alert, 3, 0.0))
 
+    def test_hostileComments(self) -> None:
+        """Comments add no lines and no fields, whatever characters they have."""
+        (alert,) = alertsOf("leaf 1")
+        comments = [{"at": 1.0, "user": "a\nb", "text": "ordered\n<0>1 - - - - -\x00\x1b[2J\udcff\u202e"}]
+        noted = Alert(alert.key, False, {**alert.finding, "acknowledgedBy": "a\nb", "comments": comments})
+        for message in (messageOf(noted, 3, 0.0), localMessageOf(noted, 3)):
+            text = message.decode().replace("\N{BYTE ORDER MARK}", "")
+            self.assertIn("ordered", text)
+            self.assertTrue(text.isprintable())
+        self.fields(messageOf(noted, 3, 0.0))
+
     def test_notes(self) -> None:
         """Acknowledgement, comments and the name of the fabric are included."""
         (alert,) = alertsOf("leaf 1")
