@@ -44,6 +44,7 @@ from txrdma.smc.wire.clc import (
     SMCDAccept,
     SMCDArea,
     SMCKind,
+    SMCR,
 )
 from txrdma.test.support.captures import streams
 from txrdma.test.support.smc.clc import END
@@ -426,6 +427,18 @@ class LieTests(SynchronousTestCase):
             assert isinstance(event, HandshakeFailed)
             self.assertIsInstance(event.error, WireError)
             self.assertEqual((end.done, end.outgoing(), end.deadline()), (True, b"", None))
+
+    def test_longMessageIsNotAwaited(self) -> None:
+        """A message longer than any of CLC ends the handshake; unless announced, it is application data."""
+        raw = SMCR + b"\1" + (MAX_LENGTH + 1).to_bytes(2, "big") + b"\x10"
+        for end in (serverAt("sniffing"), serverAt("waiting"), clientAt("waiting")):
+            end.received(raw, 0.0)
+            [event] = end.events()
+            self.assertIsInstance(event, HandshakeFailed)
+            self.assertEqual((end.done, end.outgoing(), end.deadline()), (True, b"", None))
+        server = newServer(False)
+        server.received(raw, 0.0)
+        self.assertEqual(server.events(), [FellBack(Diagnosis.PEERNOSMC, None, raw)])
 
     def test_incompleteMessageBeforeLinkIsDropped(self) -> None:
         for end in (serverAt("linking"), clientAt("linking")):
