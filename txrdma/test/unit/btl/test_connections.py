@@ -25,12 +25,13 @@ from txrdma.btl.connections import ClientEndpoint, PeerOpening, ServerEndpoint
 from txrdma.btl.core.congestion import FIRST_WINDOW
 from txrdma.btl.core.events import Packet
 from txrdma.btl.core.flow import WINDOW
+from txrdma.btl.core.matching import Interface, MOST_INTERFACES
 from txrdma.btl.core.module import MANY_WAIT, MOST_RESENDS, OVERHEAD
 from txrdma.btl.core.path import DATA
 from txrdma.btl.core.peer import Peer, PEER_CLOSED
 from txrdma.btl.ends import tcpEndpointTo
 from txrdma.btl.errors import MessageFailed, PeerLost, Unreachable
-from txrdma.btl.introductions import frame, FrameKind, VERSION
+from txrdma.btl.introductions import encodeInterfaces, frame, FrameKind, VERSION
 from txrdma.btl.lifeline import PeerConnection
 from txrdma.btl.module import COMMAND_DEPTHS, DATA_DEPTHS, moduleOf
 from txrdma.btl.transport import _MESSAGE, FULL, LARGEST_TAG
@@ -874,6 +875,14 @@ class ExchangeTests(HostsCase):
         self.patch(connections, "MOST_WAITING", 4)
         server, answers = Recorders(TagRecorder), []
         accepting = connections._Accepting(self.hosts[1], self.hosts[1].device, server)
+        begin, exchanges = accepting._begin, list[int]()
+
+        def count(*arguments: Any) -> PeerConnection:
+            lifeline = begin(*arguments)
+            exchanges.append(accepting._exchanges)
+            return lifeline
+
+        self.patch(accepting, "_begin", count)
         for number in range(7):
             port = 40000 + number
             ends = connectedSockets(self.world, Random(2), self.hosts[0], self.hosts[1], port, 50e-6)
@@ -900,6 +909,7 @@ class ExchangeTests(HostsCase):
             (len(accepting.queued), len(accepting.unintroduced), accepting._exchanges), (0, 0, 0)
         )
         self.assertEqual((accepting._exchangesOf, accepting._clientsOf), ({}, {}))
+        self.assertEqual(max(exchanges), 2)
 
     def unknownPeer(self, output: bytes) -> Failure:
         """Send bytes of an unknown peer to a server."""
@@ -945,6 +955,15 @@ class ExchangeTests(HostsCase):
         failure = self.unknownPeer(frame(FrameKind.FAILED, reason))
         expected = "the peer gives up: n\xf8\\x1b[2J\\x0d\\x0a\N{REPLACEMENT CHARACTER}"
         self.assertEqual(failure.getErrorMessage(), expected)
+
+    def test_manyInterfaces(self) -> None:
+        """A peer that offers more interfaces than a connection can have is rejected."""
+        self.patch(probes, "_prefixLength", lambda gid: 24)  # else from this host
+        for count, error in ((0, WireError), (MOST_INTERFACES, Unreachable), (MOST_INTERFACES + 1, WireError)):
+            introduction = self.introduction(self.hosts[0]).replace(interfaces=MOST_INTERFACES)
+            content = encodeInterfaces([(introduction, Interface(introduction.gid, 24, 0))] * count)
+            failure = self.unknownPeer(introduction.encode() + frame(FrameKind.INTERFACES, content))
+            failure.trap(error)
 
     def test_noModule(self) -> None:
         """An end that cannot create a module fails immediately, and the peer receives the reason."""
