@@ -11,6 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.error import DeviceUnavailable
 from txrdma.iba.types import GUID, LID
 from txrdma.mad.agent import MADAgent
+from txrdma.mad.core import answers
 from txrdma.mad.core.answers import Records
 from txrdma.mad.core.calls import NEXT_SEGMENT_SECONDS, SLICE
 from txrdma.mad.core.frames import frame
@@ -124,6 +125,18 @@ class LyingTests(LongFaultTestCase):
             ]
 
         self.transferEnds(how, RMPPStatus.RESOURCES_EXHAUSTED)
+
+    def test_manyRecords(self) -> None:
+        """A table with more records than the limit fails its call; one with as many does not."""
+        for most in (9, 10):
+            self.setUp()
+            self.patch(answers, "MOST_RECORDS", most)
+            self.respond(lambda request: segments(request, table(10)))
+            call = self.agent.SubnAdmGetTable(NodeRecord, TO_2)
+            if most == 10:
+                self.assertEqual(len(self.succeeds(call)), 10)
+            else:
+                self.fails(call, MADClassError, "10 records, more than 9")
 
     def test_gap(self) -> None:
         self.respond(lambda request: [s for n, s in enumerate(segments(request, table(10))) if n != 3])

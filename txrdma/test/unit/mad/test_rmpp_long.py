@@ -326,6 +326,31 @@ class EndTests(SynchronousTestCase):
             (incoming,) = end._incoming.values()
             self.assertEqual(incoming.receiver._mostSegments, most // 200)
 
+    def test_longRequest(self) -> None:
+        """A request of the longest length is received; a longer one is stopped, and nothing of it remains."""
+        self.patch(transfers, "LONGEST_REQUEST", 10 * 200)
+        for segments in (10, 11):
+            server = RMPPTransfers()
+            for number in range(1, segments + 1):
+                header = RMPPHeader(
+                    version=1,
+                    type=RMPPType.DATA,
+                    active=True,
+                    first=number == 1,
+                    last=number == segments,
+                    data1=number,
+                    data2=220 * (number == segments),
+                )
+                server.received(QUESTION[:24] + header.encode() + QUESTION[36:], FROM_CLIENT, 0.0)
+            if segments == 10:
+                self.assertEqual(received(server.events()), [bytes(2000)])
+            else:
+                stop = rmpp(server.outgoing()[-1].datagram)
+                expected = RMPPType.STOP, RMPPStatus.RESOURCES_EXHAUSTED
+                self.assertEqual((stop.type, stop.status), expected)
+                self.assertEqual(received(server.events()), [])
+                self.assertEqual((server._incoming, server._requests), ({}, 0))
+
     def test_manyQuestions(self) -> None:
         server = RMPPTransfers()
         header = RMPPHeader(version=1, type=RMPPType.DATA, active=True, first=True, data1=1)
