@@ -17,10 +17,12 @@ from txrdma.fabric.cables import Cable, CableWatch
 from txrdma.fabric.health import Finding, locatedFindings
 from txrdma.fabric.model import Fabric
 from txrdma.iba.types import GUID
+from txrdma.iba.verbs import NodeType
 from txrdma.mad.agent import MADAgent
 from txrdma.monitor.diagnosis import cablestates, journal, topologywatch
 from txrdma.monitor.diagnosis.cablemoves import CableMoves, FAULT, REMEMBERED_SECONDS
 from txrdma.monitor.diagnosis.cablestates import CABLE, cableEvents, formerCables
+from txrdma.monitor.diagnosis.fabricstate import fabricOf, Link, NodeState
 from txrdma.monitor.diagnosis.findinglog import (
     Action,
     Entry,
@@ -32,7 +34,7 @@ from txrdma.monitor.diagnosis.findinglog import (
 )
 from txrdma.monitor.diagnosis.journal import FabricEvent, Journal, MOST_CHANGES, readValid
 from txrdma.monitor.diagnosis.thresholds import ErrorThresholds
-from txrdma.monitor.diagnosis.topologywatch import Absence, TopologyWatch
+from txrdma.monitor.diagnosis.topologywatch import TopologyWatch
 from txrdma.monitor.events.alerts import Alert, FormerAlerts
 from txrdma.monitor.events.memory import restoreState, secondsToFind
 from txrdma.monitor.reading.poller import DEFAULT_RULES, FabricPoller
@@ -544,15 +546,22 @@ class BoundTests(SynchronousTestCase):
         self.assertEqual(list(other.changes), list(journal.changes))
 
     def test_gone(self) -> None:
-        """Of many missing nodes those are remembered that were present for the longest time."""
+        """Of many missing nodes and links those are remembered that were present for the longest time."""
         self.patch(topologywatch, "MOST_GONE", 3)
-        topologyWatch, gone = TopologyWatch(), dict[object, Absence]()
-        for number in range(10):
-            guid = GUID(bytes(7) + bytes([number]))
-            topologyWatch._appeared[guid] = float(-number)
-            gone[guid] = Absence(f"n{number}", "", 5.0)
-        topologyWatch._bound(gone)
-        self.assertEqual([one.where for one in gone.values()], ["n7", "n8", "n9"])
+        topologyWatch = TopologyWatch()
+        root, *others = (GUID(bytes(7) + bytes([number])) for number in range(1, 12))
+        nodes = {root: NodeState("root", "", int(NodeType.SWITCH))}
+        links: list[Link] = []
+        for number, guid in enumerate(others, 1):
+            nodes[guid] = NodeState(f"n{number}", "", int(NodeType.CHANNEL_ADAPTER))
+            links.append(((root, number), (guid, 1)))
+            list(topologyWatch.follow(fabricOf(nodes, links), float(number)))
+        self.assertEqual((topologyWatch.missingNodes, topologyWatch.missingLinks), ({}, {}))
+        events = list(topologyWatch.follow(fabricOf({root: nodes[root]}, []), 20.0))
+        self.assertEqual(list(topologyWatch.missingNodes), others[:3])
+        self.assertEqual(list(topologyWatch.missingLinks), links[:3])
+        forgotten = [one.kind for one in events if one is not None and one.kind.endswith("-forgotten")]
+        self.assertEqual(sorted(forgotten), ["link-forgotten"] * 7 + ["node-forgotten"] * 7)
 
     def test_held(self) -> None:
         """Findings that are new at every reading are not retained; others as long as necessary."""
