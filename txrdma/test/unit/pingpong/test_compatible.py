@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from twisted.internet.protocol import Factory, Protocol
+from twisted.internet.testing import StringTransport
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import InvalidRequest, RDMAError, WireError
-from txrdma.pingpong.compatible import Game, LINE_BYTES, OneGame, playFirst
+from txrdma.pingpong.compatible import _DONE, _Exchange, Game, LINE_BYTES, OneGame, playFirst
 from txrdma.pingpong.conversation import ConversationLost
 from txrdma.pingpong.measurement import Measurement
 from txrdma.pingpong.plan import Test, Transfer
@@ -123,6 +124,15 @@ class CompatibleTests(SimulatedLinks, SynchronousTestCase):
         self.assertIsInstance(self.answered(), ConversationLost)
         error = self.answered(b"0000:000011:8f3a21:" + b"0" * 32 + b"\0")
         self.assertIn("start it with -g", str(error))
+
+    def test_longLine(self) -> None:
+        """A peer that sends more than the longest valid exchange is disconnected."""
+        exchange, transport = _Exchange(self.clock), StringTransport()
+        exchange.makeConnection(transport)
+        exchange.dataReceived(b"x" * (LINE_BYTES + len(_DONE)))
+        self.assertFalse(transport.disconnecting)
+        exchange.dataReceived(b"x")
+        self.assertTrue(transport.disconnecting)
 
     def test_onlyFirstClientIsServed(self) -> None:
         server = OneGame(self.side(1), Test(warmup=0), 1024)
