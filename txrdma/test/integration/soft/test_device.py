@@ -80,6 +80,8 @@ class OpeningTests(SynchronousTestCase):
         address = loopbackAddress()
         one, other = self.open(address), self.open(address)
         self.assertEqual([device.share for device in (one, other)], [1, None])
+        output = [device.portAttributes(1).capabilities & CM_SUPPORTED for device in (one, other)]
+        self.assertEqual(output, [CM_SUPPORTED, 0])
 
     def test_addressMTUAndRouteAreThoseOfString(self) -> None:
         device = self.open("127.0.0.5", mtu="512", route="rocev2")
