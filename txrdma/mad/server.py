@@ -243,7 +243,7 @@ class MADServer:
     def _handlerTimedOut(self, who: _RequestKey) -> None:
         request = self._pending[who].request
         text = "no handler has answered {path} within {seconds} seconds"
-        _log.warn(text, path=request.path, seconds=self.answerSeconds)
+        self._warn(text, request.path, seconds=f"{self.answerSeconds:g}")
         self._cancelHandler(who)
         self._answer(request, None, MADStatus.BUSY)
 

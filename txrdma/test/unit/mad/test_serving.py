@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from twisted.internet.defer import Deferred
-from twisted.logger import capturedLogs
+from twisted.logger import capturedLogs, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.cm.layouts.messages import RTU
@@ -282,6 +282,16 @@ class PendingTests(ServerTestCase):
         pass_(self.clock, 2, 0.1)
         self.assertEqual(self.cancelled, 1)
         self.assertEqual(self.status(call), MADStatus.BUSY)
+        self.nothingIsLeft()
+
+    def test_logged(self) -> None:
+        """Requests of a peer that no handler answers are logged once a minute."""
+        with capturedLogs() as logs:
+            for number in range(3):
+                self.asked(self.request(PERFORMANCE, 1, 0x12, number + 1))
+            pass_(self.clock, ANSWER_SECONDS + 1, 0.5)
+        texts = [text for text in map(formatEvent, logs) if "no handler has answered" in text]
+        self.assertEqual((self.cancelled, len(texts)), (3, 1))
         self.nothingIsLeft()
 
     def test_afterThat(self) -> None:
