@@ -25,6 +25,7 @@ from twisted.python.log import callWithContext
 
 from txrdma.kit.connectionlog import ConnectionRecord
 from txrdma.kit.delayedcalls import cancelCall, nextCalls
+from txrdma.kit.logs import RateLimitedLogger
 from txrdma.kit.shutdown import addShutdownListener, IClosesOnShutdown, removeShutdownListener
 from txrdma.messages.transport import MessageTransport
 from txrdma.streams._lifecycle import (
@@ -44,6 +45,7 @@ from txrdma.streams._lifecycle import (
 from txrdma.streams.transport import Address, logName, ONE_SEND, StreamTransport
 
 _log = Logger()
+_rateLimited = RateLimitedLogger(_log)
 
 _REASONS: Final = {"ConnectionDone": ConnectionDone, "ConnectionLost": ConnectionLost}
 
@@ -273,7 +275,12 @@ class StreamConnection(Generic[CoreT, CarrierT]):
         self._soon()
 
     def _violated(self, what: str) -> None:
-        _log.warn("{end}: the peer violated the protocol, closing: {what}", end=self, what=what)
+        _rateLimited.warn(
+            (self.kind, self.peer.host),
+            "{end}: the peer violated the protocol, closing: {what}",
+            end=self,
+            what=what,
+        )
         self._giveUp(Failure(ConnectionLost(what)))
 
     def _giveUp(self, failure: Failure) -> None:

@@ -7,9 +7,11 @@ from unittest.mock import Mock
 
 from zope.interface import alsoProvides
 
+from twisted.internet.address import IPv4Address
 from twisted.internet.error import ConnectError, ConnectionDone, ConnectionLost
 from twisted.internet.interfaces import IReactorCore, ITransport
 from twisted.internet.protocol import Factory
+from twisted.logger import capturedLogs, formatEvent
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -19,6 +21,7 @@ from txrdma.error import DeviceUnavailable
 from txrdma.kit.connectionlog import ConnectionRecord
 from txrdma.kit.forwardclock import sharedForwardClock
 from txrdma.messages.address import MessageAddress
+from txrdma.streams import connection
 from txrdma.streams.connection import CLOSING_SECONDS, STOPPING_SECONDS, StreamConnection
 from txrdma.streams.endpoints import StreamAttempt, StreamPort
 from txrdma.streams.transport import StreamTransport
@@ -42,7 +45,7 @@ class End(StreamConnection[ByteStream, Any]):
     """A stream whose messages the test counts and acknowledges."""
 
     kind = "test"
-    host = peer = None  # type: ignore[assignment]  # used by the log only
+    host = peer = IPv4Address("TCP", "192.0.2.1", 1)
 
     def _send(self, core: ByteStream, transport: Any) -> None:
         while (message := core.next()) is not None:
@@ -107,6 +110,22 @@ class EndTests(SynchronousTestCase):
         self.core.unacknowledged = unacknowledged
         self.end.lose(ConnectionDone())
         self.clock.advance(0)
+
+    def test_violations(self) -> None:
+        """A peer that violates the protocol in one connection after the other is logged once a minute."""
+        self.patch(connection._rateLimited, "_entries", {})
+        with capturedLogs() as logs:
+            for _ in range(3):
+                self.protocol, self.end = Recorder(), End(self.clock, True, self.makeTransport)
+                self.end.begin(ByteStream())
+                self.end._violated("a test's reason")
+                self.clock.advance(0)
+                self.assertTrue(self.end.carrier.isAborted)
+                self.end.lose(ConnectionLost())
+                self.clock.advance(0)
+                self.assertIs(self.protocol.reason.type, ConnectionLost)
+        texts = [text for text in map(formatEvent, logs) if "violated the protocol" in text]
+        self.assertEqual(len(texts), 1)
 
     def test_interruptedStart(self) -> None:
         """A stream ends although an exception has interrupted its start."""
