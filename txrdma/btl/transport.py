@@ -617,7 +617,8 @@ class BTLMessageTransport(MessageTransport):
             self._violated(error)
 
     def _violated(self, error: Exception) -> None:
-        _log.warn(
+        _rateLimited.warn(
+            ("violated", self._remoteAddress.host),
             "{transport}: the peer violated the protocol, closing: {error}",
             transport=self,
             error=errorText(error),

@@ -7,8 +7,10 @@ from array import array
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.error import ConnectionDone, ConnectionLost
+from twisted.logger import capturedLogs, formatEvent
 from twisted.python.failure import Failure
 
+from txrdma.btl import transport
 from txrdma.btl.core.flow import MESSAGE, WINDOW
 from txrdma.btl.errors import MessageFailed
 from txrdma.btl.inbox import MOST_TAGS, MOST_UNRECEIVED
@@ -326,6 +328,15 @@ class LiarTests(HostsCase):
     def test_tags(self) -> None:
         """A peer may not use too many tags that the program does not receive."""
         self.assertRefused(*[(100 + number, b"x") for number in range(MOST_TAGS + 1)])
+
+    def test_logged(self) -> None:
+        """A peer that violates the rules in one connection after the other is logged once a minute."""
+        self.patch(transport._rateLimited, "_entries", {})
+        with capturedLogs() as logs:
+            for _ in range(3):
+                self.assertRefused(*[(100 + number, b"x") for number in range(MOST_TAGS + 1)])
+        texts = [text for text in map(formatEvent, logs) if "violated the protocol" in text]
+        self.assertEqual(len(texts), 1)
 
     def test_receivedTags(self) -> None:
         """Tags with a handler, or with a received message, are not counted."""
