@@ -20,10 +20,11 @@ from txrdma.iba.path import IBPath
 from txrdma.iba.types import PKey
 from txrdma.iba.verbs import MigrationState, Operation, QPAttributes, QPState, SendRequest
 from txrdma.interfaces import IDisarmable, IQueuePair
-from txrdma.kit.logs import errorText
+from txrdma.kit.logs import errorText, RateLimitedLogger
 from txrdma.kit.values import replace
 
 _log = Logger()
+_rateLimited = RateLimitedLogger(_log)
 
 
 class PathMigration:
@@ -81,8 +82,12 @@ class PathMigration:
         try:
             self.load(pair, path)
         except RDMAError as error:
-            _log.info(
-                "{pair} cannot migrate to {path}: {error}", pair=pair, path=path, error=errorText(error)
+            _rateLimited.info(
+                self._adapter.device.name,
+                "{pair} cannot migrate to {path}: {error}",
+                pair=pair,
+                path=path,
+                error=errorText(error),
             )
             return False
         return True

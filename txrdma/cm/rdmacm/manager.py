@@ -481,7 +481,8 @@ class KernelManager:
             prepared, ends = self.channel.prepared(identifier), self.channel.ends(identifier)
             request = requestOf(serviceID, ends, event.parameters, prepared)
         except RDMAError as error:
-            _log.warn(
+            _rateLimited.warn(
+                "path",
                 "{manager}: dropping a REQ whose path cannot be queried: {error}",
                 manager=self,
                 error=errorText(error),
