@@ -299,7 +299,8 @@ class PeerConnection(StreamProtocol):
 
     def _frameReceived(self, kind: FrameKind, content: bytes) -> None:
         if kind == FrameKind.FAILED:
-            self._giveUp(Failure(Unreachable(f"the peer gives up: {escaped(content.decode(errors='replace'))}")))
+            reason = escaped(content.decode(errors="replace"))
+            self._giveUp(Failure(Unreachable(f"the peer gives up: {reason}")))
         elif (validation := self._validation) is None:
             if kind == FrameKind.INTERFACES:
                 self._match(decodeInterfaces(content))

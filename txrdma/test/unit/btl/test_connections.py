@@ -959,8 +959,9 @@ class ExchangeTests(HostsCase):
     def test_manyInterfaces(self) -> None:
         """A peer that offers more interfaces than a connection can have is rejected."""
         self.patch(probes, "_prefixLength", lambda gid: 24)  # else from this host
-        for count, error in ((0, WireError), (MOST_INTERFACES, Unreachable), (MOST_INTERFACES + 1, WireError)):
-            introduction = self.introduction(self.hosts[0]).replace(interfaces=MOST_INTERFACES)
+        most = MOST_INTERFACES
+        for count, error in ((0, WireError), (most, Unreachable), (most + 1, WireError)):
+            introduction = self.introduction(self.hosts[0]).replace(interfaces=most)
             content = encodeInterfaces([(introduction, Interface(introduction.gid, 24, 0))] * count)
             failure = self.unknownPeer(introduction.encode() + frame(FrameKind.INTERFACES, content))
             failure.trap(error)
