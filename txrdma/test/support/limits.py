@@ -270,7 +270,7 @@ LIMITS: Final = (
           "unit.mad.test_rmpp.ReceiverTests.test_beyondTheWindow"),
     Limit("mad", "bytes of a request of several segments", "txrdma.mad.core.transfers.LONGEST_REQUEST",
           "It is stopped (RMPP STOP).",
-          "unit.mad.test_rmpp_long.EndTests.test_limits"),
+          "unit.mad.test_rmpp_long.EndTests.test_longRequest"),
     Limit("mad", "bytes of an answer of several segments", "txrdma.mad.core.rmpp.LONGEST_MESSAGE",
           "It is stopped (RMPP STOP), and the call fails.",
           "unit.mad.test_faults_long.LyingTests.test_endless"),
@@ -290,7 +290,7 @@ LIMITS: Final = (
           "unit.mad.test_redirections.RedirectTests.test_loop"),
     Limit("mad", "records of a table", "txrdma.mad.core.answers.MOST_RECORDS",
           "The call fails.",
-          "unit.fabric.test_bounds.TableTests.test_records"),
+          "unit.mad.test_faults_long.LyingTests.test_manyRecords"),
     # fabric
     Limit("fabric", "nodes of a sweep", "txrdma.fabric.sweepbounds.MOST_NODES",
           "The sweep ends with a problem that reports it.",
@@ -496,7 +496,7 @@ LIMITS: Final = (
     Limit("commands", "bytes of a line of the peer of a pingpong of rdma-core",
           "txrdma.pingpong.compatible.LINE_BYTES",
           "The connection is closed.",
-          "unit.pingpong.test_compatible.CompatibleTests.test_otherProgramsAreReportedInOneLine"),
+          "unit.pingpong.test_compatible.CompatibleTests.test_longLine"),
     # shared memory and UNIX sockets
     Limit("rdma:", "addresses whose packets a software device remembers (smc: and btl: likewise)",
           "txrdma.soft.rc.roce._PEERS",
