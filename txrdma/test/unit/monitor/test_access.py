@@ -285,10 +285,15 @@ class HashTests(SiteTestCase):
 
     def test_unknownNames(self) -> None:
         """A name without a user takes as long as one with a user, so that names cannot be found."""
-        done = self.login(b"carol", b"right")
-        with capturedLogs():
-            self.assertEqual(self.work(), 1)
-        self.failureResultOf(done, UnauthorizedLogin)
+        costs = set()
+        for name, password in ((b"alice", b"wrong"), (b"carol", b"right")):
+            done = self.login(name, password)
+            hashed = self.pending[0][1].__self__.hash
+            costs.add((hashed.logN, hashed.blockSize, hashed.parallelism))
+            with capturedLogs():
+                self.assertEqual(self.work(), 1)
+            self.failureResultOf(done, UnauthorizedLogin)
+        self.assertEqual(len(costs), 1)
 
     def test_parallel(self) -> None:
         """Guesses at the same time are one after the other, and no more than others."""

@@ -452,7 +452,8 @@ class CollectorTests(FabricTestCase):
         self.assertIn(len(wire.decodePorts(PortCounters.size, 8, result.content)), (3, 4, 5))
 
     def test_badMessages(self) -> None:
-        """An unknown or repeated call, an invalid LID, and wrong lengths or settings end the connection."""
+        """Calls only read; unknown or repeated ones, invalid LIDs and wrong lengths end the connection."""
+        self.assertEqual({call for call, _kind in wire.READABLE}, {"PerformanceGet", "SubnGet"})
         lid = self.lid("a")
         series = [
             wire.encodeRequests([wire.PortsRequest(1, lid, attributes, ports)])
