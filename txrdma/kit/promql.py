@@ -13,6 +13,7 @@ from math import isfinite
 from typing import Any, Final, NamedTuple
 
 from txrdma.error import PeerViolation
+from txrdma.kit.strings import escaped
 
 MOST_SERIES: Final = 1000
 """Maximum number of series in an answer."""
@@ -51,7 +52,7 @@ def decodeMatrix(body: bytes) -> list[QueriedSeries]:
         raise PeerViolation("the answer is not JSON") from error
     if not isinstance(answer, dict) or answer.get("status") != "success":
         reason = answer.get("error") if isinstance(answer, dict) else None
-        raise PeerViolation(reason[:200] if isinstance(reason, str) else "the answer is no success")
+        raise PeerViolation(escaped(reason)[:200] if isinstance(reason, str) else "the answer is no success")
     data = answer.get("data")
     found = data.get("result") if isinstance(data, dict) and data.get("resultType") == "matrix" else None
     if not isinstance(found, list) or len(found) > MOST_SERIES:

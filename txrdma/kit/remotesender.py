@@ -22,6 +22,7 @@ from txrdma.kit.backoff import BackOff
 from txrdma.kit.httprequests import fetch, HTTPAnswer, SUCCESSES
 from txrdma.kit.remotewrite import HEADERS
 from txrdma.kit.spool import Spool, SpoolRecord
+from txrdma.kit.strings import escaped
 
 _log = Logger()
 
@@ -222,7 +223,7 @@ class RemoteSender:
 
 
 def _textOf(answer: HTTPAnswer) -> str:
-    return " ".join(answer.body[:200].decode("utf-8", "replace").split())
+    return escaped(" ".join(answer.body[:200].decode("utf-8", "replace").split()))
 
 
 def _retryAfter(answer: HTTPAnswer) -> float:

@@ -47,6 +47,12 @@ class MatrixTests(SynchronousTestCase):
         self.assertIn("query timed out", str(error))
         self.assertLess(len(str(error)), 300)
 
+    def test_controlCharacters(self) -> None:
+        """The reason that an engine sends has no control characters in the error."""
+        body = json.dumps({"status": "error", "error": "no\x1b[2J\n"})
+        error = self.assertRaises(PeerViolation, decodeMatrix, body.encode())
+        self.assertIn(r"no\x1b[2J\x0a", str(error))
+
     def test_wrong(self) -> None:
         """An answer that is not a matrix is refused."""
         good = {"metric": {"a": "b"}, "values": [[1, "2"]]}

@@ -176,6 +176,12 @@ class SenderTests(SynchronousTestCase):
             self.receiver.clock.advance(0.2)
             self.assertTrue(self.sent())
 
+    def test_controlCharacters(self) -> None:
+        """The answer of a receiver has no control characters in the problem, and fits into a line."""
+        self.receiver.add()
+        self.sent(Prepared(500, b"no\r\n\x1b[2J\xff"))
+        self.assertIn("no \\x1b[2J\N{REPLACEMENT CHARACTER}", self.receiver.sender.problem)
+
     def test_refused(self) -> None:
         """A request that is refused for its content is dropped and counted; the next requests are sent."""
         self.receiver.add(3)
