@@ -29,6 +29,7 @@ from txrdma.interfaces import IMADPort
 from txrdma.kit.delayedcalls import Timer
 from txrdma.kit.logs import errorText
 from txrdma.kit.proofs import ProvedClientEndpoint
+from txrdma.kit.strings import escaped
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.core.transactions import Call
 from txrdma.mad.errors import MADClassError, MADError, MADTimeoutError
@@ -152,7 +153,7 @@ class _Link(MessageConnection):
         if isSilent:
             self._collector.pool.late += self._collector.pool.retries + 1
         elif result.kind != wire.COMPLETE:
-            text = result.content.decode("utf-8", "replace")
+            text = escaped(result.content.decode("utf-8", "replace"))
             call.failed(MADClassError(f"{name}: {text}", call.rpc, path))
             return
         try:

@@ -26,6 +26,7 @@ from twisted.mail.smtp import ESMTPSenderFactory
 from txrdma.error import DeviceUnavailable
 from txrdma.kit.httprequests import fetch, quietAgent, SUCCESSES
 from txrdma.kit.logs import reasonText
+from txrdma.kit.strings import escapedText
 from txrdma.kit.values import frozen
 from txrdma.monitor.events.alerts import Alert
 
@@ -270,7 +271,7 @@ class MailChannel(AlertChannel):
         """Log recipients that were refused while others were accepted: the mail is not sent to them again."""
         for address, code, answer in result[1]:
             if code not in _SMTP_OK:
-                values = {"code": code, "answer": answer.decode("ascii", "replace")}
+                values = {"code": code, "answer": escapedText(answer)}
                 _log.warn("mail to {address}: {code} {answer}", address=address.decode(), **values)
 
 
