@@ -42,7 +42,7 @@ def _owner() -> tuple[int, int]:
 
 
 class ControlSocket(Answering):
-    """Answers tools that connect, if they run as the same user or root."""
+    """Answers tools that connect, if they run as the same user."""
 
     def __init__(self, reactor: Reactor, report: Report) -> None:
         self._clock = reactor
