@@ -13,10 +13,11 @@ from typing import Any
 
 from twisted.internet.defer import Deferred
 from twisted.internet.error import CannotListenError, ConnectionDone
+from twisted.logger import capturedLogs, formatEvent
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.cm.connections import sendqueue
+from txrdma.cm.connections import migration, sendqueue
 from txrdma.cm.connections.endpoints import AUTOMATIC, Automatic
 from txrdma.cm.layouts.messages import APStatus
 from txrdma.cm.layouts.paths import isPath, pathFor, reversedPath
@@ -344,10 +345,15 @@ class MigrationTests(TwoPortCase):
         self.result(client.transport.loadAlternatePath(self.path(1)))
 
     def test_deviceOfPeerRefuses(self) -> None:
-        """A device that cannot migrate refuses the path, and the connection continues."""
+        """A device that cannot migrate refuses paths, which is logged once, and the connection continues."""
+        self.patch(migration._rateLimited, "_entries", {})
         client, server = self.connected()
         refuseMigration(self, server)
-        self.assertRefused(APStatus.NOT_SUPPORTED, client, self.path(1))
+        with capturedLogs() as logs:
+            for _ in range(3):
+                self.assertRefused(APStatus.NOT_SUPPORTED, client, self.path(1))
+        texts = [text for text in map(formatEvent, logs) if "cannot migrate to" in text]
+        self.assertEqual(len(texts), 1)
         self.assertIsNone(server.transport.alternate)
         client.transport.sendMessage(b"on")
         assert isinstance(server, Hashing)

@@ -15,7 +15,7 @@ from unittest.mock import Mock
 
 from twisted.internet.task import Clock
 from twisted.internet.testing import MemoryReactorClock
-from twisted.logger import Logger
+from twisted.logger import capturedLogs, formatEvent, Logger
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.cm.connections.adapter import adapterOf
@@ -332,6 +332,22 @@ class ContainmentTests(ManagerTestCase):
             self.assertEqual(self.library.calls[-1], ("destroy_id", number))
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
         self.assertEqual((requested, manager.listeners), ([], 1))
+
+    def test_requestWithoutPath(self) -> None:
+        """A REQ whose path cannot be queried is dropped, and such REQs do not fill the log."""
+        self.patch(managers, "_rateLimited", RateLimitedLogger(Logger()))
+        self.patch(EventChannel, "prepared", Mock(side_effect=DeviceUnavailable("a test's")))
+        manager = self.manager()
+        manager.listen(0x01061D2F, lambda *each: self.fail("there is no request"))
+        (listener,) = manager._handlers
+        with capturedLogs() as logs:
+            for _ in "ab":
+                number = manager.channel.create(PortSpace.TCP)
+                self.events(self.event(EventKind.CONNECT_REQUEST, number, listener))
+                manager.doRead()
+                self.assertEqual(self.library.calls[-1], ("destroy_id", number))
+        texts = [text for text in map(formatEvent, logs) if "dropping a REQ" in text]
+        self.assertEqual((len(texts), manager.listeners), (1, 1))
 
     def test_acknowledged(self) -> None:
         """An event that cannot be copied is acknowledged, so that its ID can be destroyed."""
