@@ -169,7 +169,7 @@ class ConfigTests(SynchronousTestCase):
             "web.listen": {
                 "'http' is not a port number": ("'tcp:http'",),
                 "'99999' is not a port number": ("'tcp:99999:interface=127.0.0.1'",),
-                "and no 'host'": ("'tcp:80:host=127.0.0.1'",),
+                "but not 'host'": ("'tcp:80:host=127.0.0.1'",),
                 "interface= is given twice": ("'tcp:80:interface=127.0.0.1:interface=0.0.0.0'",),
                 "there is no kind of endpoint": ("'http:80'", "'8080'"),
             },
