@@ -22,7 +22,10 @@ from txrdma.commands.common.installation import areCoresCompiled
 
 PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 MADS_PAGE = PAGE.with_name("benchmarks-management.md")
-OF_PAGE = (*(part.name for part in PARTS), "others", "box", box.MANAGED)
+IN_GUEST = ("box", box.MANAGED)
+"""Names of the parts that run in a guest, which has no compiled cores."""
+
+OF_PAGE = (*(part.name for part in PARTS), "others", *IN_GUEST)
 """Names of the parts of the first page, in the page's order."""
 
 UNPRIVILEGED = {"others", *(part.name for part in PARTS if part.isUnprivileged)}
@@ -93,7 +96,9 @@ def chosen(options: Options) -> list[str]:
         return [name for name in (*OF_PAGE, *mads.PARTS) if name in options["parts"]]
     if options["mads"]:
         return list(mads.PARTS)
-    return [*OF_PAGE, *(() if areCoresCompiled() else mads.PARTS)]
+    if areCoresCompiled():
+        return [name for name in OF_PAGE if name not in IN_GUEST]
+    return [*OF_PAGE, *mads.PARTS]
 
 
 def chosenCases(options: Options) -> dict[str, list[Case]]:

@@ -1,8 +1,9 @@
 """
 Roles that insert measured numbers into pages, from the last benchmarks and the last run with the kernel.
 
-In Markdown, C{measured} has the name of a row of C{benchmarks.json}, and C{witnessed} that of a row of the
-table in C{interoperability.md}. L{measured} and L{witnessed} describe their arguments.
+In Markdown, C{measured} has the name of a row of C{benchmarks.json} or C{benchmarks-compiled.json}, and
+C{witnessed} that of a row of the table in C{interoperability.md}. L{measured} and L{witnessed} describe their
+arguments.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from benchmarks.results import factor, load, shortly
 
 DOCS: Final = Path(__file__).resolve().parent.parent
 NOT_YET: Final = "(not measured yet)"
+_COMPILED: Final = "compiled "
 _ROW: Final = re.compile(r"^\| (?P<tested>[^|]+?) \|.*\| (?P<measured>[^|]*?) \|$", re.MULTILINE)
 
 
@@ -31,17 +33,20 @@ def measured(text: str) -> str:
 
     @param text: the name of a row for by how much SMC-R is better than TCP; followed by C{tested} or
         C{reference}, for that median and its unit; by C{ratio}, for the ratio of the medians. Several names
-        followed by C{range} are for the lowest and the highest of their ratios.
+        followed by C{range} are for the lowest and the highest of their ratios. All this after C{compiled} is
+        for results with compiled cores.
     @raise ValueError: there is no such case.
     """
+    prefix = _COMPILED if text.startswith(_COMPILED) else ""
+    text = text.removeprefix(prefix)
     name, _, what = text.partition(" ")
     if text.endswith(" range"):
-        ratios = {measured(f"{each} ratio") for each in text.split()[:-1]}
+        ratios = {measured(f"{prefix}{each} ratio") for each in text.split()[:-1]}
         if NOT_YET in ratios:
             return NOT_YET
         ordered = sorted(ratios, key=float)
         return " to ".join(dict.fromkeys((ordered[0], ordered[-1])))
-    sections = load(DOCS / "benchmarks.json")["sections"]
+    sections = load(DOCS / ("benchmarks-compiled.json" if prefix else "benchmarks.json"))["sections"]
     row = {row["name"]: row for section in sections for row in section["rows"]}.get(name)
     if row is None:
         cases = [each for part in PARTS for case in part.cases(False) for each in (case, *case.also)]

@@ -42,6 +42,14 @@ class FigureTests(SynchronousTestCase):
             if reported != self.notYet:
                 self.assertRegex(reported, r"^[\d.,]+( to [\d.]+| [a-zA-Z/]+)?$", text)
 
+    def test_compiled(self) -> None:
+        """C{compiled} selects the results with compiled cores."""
+        sections = load(CHECKOUT / "docs" / "benchmarks-compiled.json")["sections"]
+        rows = {row["name"]: row for each in sections for row in each["rows"]}
+        measured = self.kinds["measured"]
+        self.assertEqual(measured("compiled roundtrip ratio"), f"{rows['roundtrip']['ratio']:.2g}")
+        self.assertNotEqual(measured("compiled roundtrip ratio"), measured("roundtrip ratio"))
+
     def test_readme(self) -> None:
         """The README, which has no roles, states the same figure of a busy machine as the other pages."""
         busy = self.kinds["measured"]("busy-1-0 busy-1-20 busy-1-60 busy-1-200 range")
