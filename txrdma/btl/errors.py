@@ -20,5 +20,5 @@ class PeerLost(RDMAError):
 class CallFailed(RDMAError):
     """
     A call has failed at the peer: its function has raised an exception, or does not exist. The text is that
-    of the exception.
+    of the exception, with characters that are not printable as escape sequences.
     """

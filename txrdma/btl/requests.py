@@ -24,6 +24,7 @@ from txrdma.btl.lifeline import Done
 from txrdma.error import InvalidRequest, PeerViolation
 from txrdma.iba.verbs import Buffer
 from txrdma.kit.logs import RateLimitedLogger
+from txrdma.kit.strings import escaped
 from txrdma.messages.memory import octets
 
 _log = Logger()
@@ -222,7 +223,7 @@ class Caller(PendingRequests):
             return
         data = bytes(answer[ANSWER.size :])
         if hasFailed:
-            outcome.errback(CallFailed(data.decode(errors="replace")))
+            outcome.errback(CallFailed(escaped(data.decode(errors="replace"))))
         else:
             outcome.callback(data)
 

@@ -170,6 +170,15 @@ class CallTests(CallsCase):
         self.outcome(self.call(DOUBLE))
         self.assertNoCalls()
 
+    def test_controlCharacters(self) -> None:
+        """The text of an exception at the peer has no control characters in the error of the caller."""
+        self.patch(requests._rateLimited, "_entries", {})
+        answer = self.call(BROKEN, b"\x1b[2J\n")
+        self.wait(lambda: answer.called)
+        error = self.failureResultOf(answer, CallFailed).value
+        self.assertEqual(str(error), r"ZeroDivisionError: \x1b[2J\x0a")
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+
     def test_timeout(self) -> None:
         """A call without an answer in time fails, and the function's Deferred is cancelled."""
         answer = self.call(LATER, timeout=0.5)
