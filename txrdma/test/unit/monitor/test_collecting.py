@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 from zope.interface import directlyProvides, implementer
@@ -24,6 +25,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import WireError
 from txrdma.fabric.health import locatedFindings
+from txrdma.iba.path import IBPath
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.core.transactions import Call
 from txrdma.mad.layouts.pma import PortCounters, PortCountersExtended
@@ -262,6 +264,17 @@ class PoolTests(CollectingTestCase):
         self.patch(wire, "encodeResults", longer)
         self.pump(25.0)
         self.assertGreater(self.poller.statistics.turns, turns)
+
+    def test_controlCharacters(self) -> None:
+        """The text of a collector about a failed call has no control characters in the error."""
+        errors: list[Exception] = []
+        known: Any = SimpleNamespace(reactor=self.clock, pool=self.pool)
+        call: Any = SimpleNamespace(rpc=SimpleNamespace(name="PerformanceGet"), failed=errors.append)
+        link = pool._Link(known)
+        link._open[5] = pool._PendingCall(call, IBPath(), b"\0", b"\1", False)
+        link._complete(wire.PortsResult(5, wire.FAILED, b"no\x1b[2J\n\xff"))
+        (error,) = errors
+        self.assertEqual(str(error), "PerformanceGet: no\\x1b[2J\\x0a\N{REPLACEMENT CHARACTER}")
 
     def test_lostInRounds(self) -> None:
         """Wherever in a round a collector is lost, the round is complete, and no node is silent."""

@@ -15,6 +15,7 @@ from unittest.mock import Mock
 
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
+from twisted.logger import capturedLogs, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import DeviceUnavailable
@@ -36,6 +37,7 @@ from txrdma.monitor.events.channels import (
     AlertChannel,
     labelsOf,
     LineChannel,
+    MailChannel,
     mailOf,
     MailSettings,
     postedAlerts,
@@ -608,6 +610,15 @@ class FormatTests(SynchronousTestCase):
         assert isinstance(payload, bytes)
         self.assertEqual(payload.count(b"Mend it."), 2)
         self.assertIn(b"Cleared: warning width: leaf 3", payload)
+
+    def test_refusedRecipients(self) -> None:
+        """The answer of a mail server about a recipient has no control characters in the log."""
+        channel = MailChannel(Clock(), MailSettings("mail", "fabric@example.org", ("ops@example.org",)))
+        answers = [(b"ops@example.org", 250, b"OK"), (b"you@example.org", 550, b"no\x1b[2J\r\n")]
+        with capturedLogs() as logs:
+            channel._sent((1, answers))
+        texts = [formatEvent(each) for each in logs]
+        self.assertEqual(texts, [r"mail to you@example.org: 550 no\x1b[2J\x0d\x0a"])
 
     def test_lines(self) -> None:
         """Lines of JSON are appended, one for each finding, even if its name contains line breaks."""
