@@ -326,6 +326,7 @@ class FindingTests(CorrectionTestCase):
             "_thresholds",
             type("Judge", (), {"isConcerned": lambda *_: True, "count": self.fail})(),
         )
+        self.fabric.setCounters("h00001", 1, portFECUncorrectableBlockCtr=5)
         theirs = self.fabric.node("h00002").guid
         whose = self.fabric.sma._gets[0x0011]
 
