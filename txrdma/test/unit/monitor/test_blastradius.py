@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import Mock
 
 from txrdma.error import DeviceUnavailable
+from txrdma.monitor.web import blastradius
 from txrdma.test.unit.monitor.test_pages import PageTestCase
 
 
@@ -65,11 +67,14 @@ class BlastRadiusTests(PageTestCase):
     def test_refresh(self) -> None:
         """An open page that is updated keeps what would be lost, which is not computed again."""
         self.surveyed()
+        computed = Mock(wraps=blastradius.blastRadius)
+        self.patch(blastradius, "blastRadius", computed)
         for path in (f"/nodes/{self.guid('right')}", f"/nodes/{self.guid('right')}/ports/1"):
             self.assertIn('id="blast-radius"', self.page(path).text)
             text = self.page(path, X_Refresh="live").text
             self.assertNotIn("blast-radius", text)
             self.assertIn('id="findings"', text)
+        self.assertEqual(computed.call_count, 2)
 
     def test_changed(self) -> None:
         """After a change of the fabric the answer is that of its new links."""
