@@ -493,6 +493,7 @@ class AnnouncementTests(Base):
         for client in clients:
             self.addCleanup(client.close)
             client.connect(listenerName(self.address))
+            client.setblocking(False)  # an end that is not closed fails the test
         self.patch(unixsockets, "peerOf", lambda connection: Credentials(1, 65533))
         self.reactor.serve()
         self.assertEqual(len(announcements.connections), 2)
