@@ -204,7 +204,8 @@ class Channel:
         @return: number of credits that are free again: of packets that were dropped, because the queue pair
             has failed or refuses them, or that need no work request. None, or all.
         """
-        if len(packets) == 1:
+        # A lone acknowledgement. With segments, 16 senders on one core get unequal shares (btl-senders).
+        if len(packets) == 1 and not packets[0].payload:
             peer, _channel, head, payload = packets[0]
             address, qpn = peer.context.destinations[self.number]
             return self.sendFast(address, qpn, head, payload)
