@@ -208,7 +208,7 @@ def escapedText(raw: bytes) -> str:
 
 
 def escaped(text: str) -> str:
-    """Return a text of a peer with its characters that are not printable as escape sequences, as C{\\x1b}."""
+    """Return a peer's text in which unprintable characters are escape sequences, such as C{\\x1b}."""
     if text.isprintable():
         return text
     return "".join(each if each.isprintable() else f"\\x{ord(each):02x}" for each in text)

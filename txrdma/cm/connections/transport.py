@@ -775,7 +775,11 @@ class RDMATransport(RequestTransport):
             self._tryToFinish(self._life.abort, reason)
 
     def _tryToFinish(self, ends: Callable[[], bool], reason: Exception) -> None:
-        """End the connection; after an exception it has a new lifecycle, by which it can be aborted."""
+        """
+        Close the connection and report its end.
+
+        If a step raises, the lifecycle begins anew, so that C{abortConnection} can still end the connection.
+        """
         try:
             if ends():
                 release = self.adapter.holdUntilReported()

@@ -278,7 +278,7 @@ class MonitorFactory(Site):
                 request.loseConnection()  # type: ignore[no-untyped-call]  # of Twisted's
 
     def buildProtocol(self, addr: IAddress | None) -> Any:
-        """Return the protocol of a new connection, or one that closes it if there are too many."""
+        """Return a protocol for a new connection; if there are too many, one that closes it."""
         client = _clientOf(addr)
         if client and len(self._clients.get(client, ())) >= MOST_OF_CLIENT:
             return Refusal()

@@ -42,7 +42,7 @@ def _owner() -> tuple[int, int]:
 
 
 class ControlSocket(Answering):
-    """Answers tools that connect, if they run as the same user."""
+    """The socket by which C{txrdma connections} and similar commands of the same user get their answers."""
 
     def __init__(self, reactor: Reactor, report: Report) -> None:
         self._clock = reactor

@@ -324,7 +324,7 @@ class PyverbsQueuePair:
             _log.debug("{qp!r} can't go to ERR: {error}", qp=self, error=errorText(error))
 
     def _isFull(self, waiting: deque[_Posted], count: int, most: int, which: int) -> bool:
-        """Return whether a queue has no space for more requests, which in ERR is never the case."""
+        """Return whether a queue has no space for requests; in ERR, which flushes them, it always has."""
         if self._isError() or len(waiting) + count <= most:
             return False
         self._queues[which].drain()  # may find an error
