@@ -13,8 +13,8 @@ from txrdma.error import WireError
 from txrdma.iba.types import GID, MACAddress, MTU, QPN
 from txrdma.iba.verbs import GIDType
 from txrdma.smc.flow.ring import Ring
+from txrdma.smc.group._groupstate import LinkEnd
 from txrdma.smc.group._linkgroup import LinkGroupProtocol
-from txrdma.smc.group._linkstate import LinkEnd
 from txrdma.smc.handshake._machine import ApplicationData, FellBack, ServerHandshake
 from txrdma.smc.terms.offer import (
     Abilities,

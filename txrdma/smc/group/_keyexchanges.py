@@ -20,8 +20,7 @@ from dataclasses import field
 
 from txrdma.iba.types import RKey
 from txrdma.kit.values import record
-from txrdma.smc.group._linkexchanges import LinkExchanges
-from txrdma.smc.group._linkstate import (
+from txrdma.smc.group._groupstate import (
     LinkGroupCore,
     LinkLife,
     RKeyConfirmed,
@@ -29,6 +28,7 @@ from txrdma.smc.group._linkstate import (
     RKeysDeleted,
     Token,
 )
+from txrdma.smc.group._linkexchanges import LinkExchanges
 from txrdma.smc.wire.llc import (
     ConfirmRKey,
     ConfirmRKeyContinuation,

@@ -23,7 +23,7 @@ from itertools import combinations
 from txrdma.error import WireError
 from txrdma.iba.types import RKey
 from txrdma.kit.values import record
-from txrdma.smc.group._linkstate import (
+from txrdma.smc.group._groupstate import (
     LinkAdded,
     LinkEnd,
     LinkGroupCore,

@@ -3,7 +3,7 @@ A link group: the links between two ends, the keys of both ends' buffers, and th
 
 Follows RFC 7609, 3.2 (link groups) and 4.5 (LLC). This module does no I/O and reads no clock.
 
-Theory of operation. L{txrdma.smc.group._linkstate} has the state of the group: "fresh", "confirming" (the
+Theory of operation. L{txrdma.smc.group._groupstate} has the state of the group: "fresh", "confirming" (the
 first contact), "active", "ending" (DELETE LINK was sent or received), "ended". Connections join while it is
 active, and each has an alert token, by which CDC messages find it. A buffer has one key per link: local
 buffers are named by one key and have a token on each link; a remote buffer is one dictionary of tokens, found
@@ -27,9 +27,7 @@ from collections.abc import Mapping, Sequence
 from txrdma.error import Refused, ResourceExhausted, WireError
 from txrdma.iba.types import RKey
 from txrdma.kit.values import replace
-from txrdma.smc.group._keyexchanges import KeyExchanges, KEYS_AT_ONCE
-from txrdma.smc.group._linkexchanges import LinkExchanges
-from txrdma.smc.group._linkstate import (
+from txrdma.smc.group._groupstate import (
     Event,
     groupMachine,
     LinkEnd,
@@ -39,6 +37,8 @@ from txrdma.smc.group._linkstate import (
     Timing,
     Token,
 )
+from txrdma.smc.group._keyexchanges import KeyExchanges, KEYS_AT_ONCE
+from txrdma.smc.group._linkexchanges import LinkExchanges
 from txrdma.smc.terms.offer import MOST_CONNECTIONS, Role
 from txrdma.smc.wire.clc import Diagnosis
 from txrdma.smc.wire.llc import (

@@ -18,7 +18,7 @@ from txrdma.iba.types import RKey
 from txrdma.iba.verbs import Access
 from txrdma.interfaces import IMemoryRegion, IProtectionDomain
 from txrdma.kit.values import frozen
-from txrdma.smc.group._linkstate import Token
+from txrdma.smc.group._groupstate import Token
 from txrdma.smc.wire.clc import Diagnosis
 
 MAX_BUFFERS = 255

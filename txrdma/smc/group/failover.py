@@ -19,7 +19,7 @@ from txrdma.iba.types import GID, QPN
 from txrdma.kit.logs import errorText, RateLimitedLogger
 from txrdma.smc.flow.flow import Flow
 from txrdma.smc.flow.sendqueue import RemoteBuffer, Unacknowledged
-from txrdma.smc.group._linkstate import LinkEnd, LinkMade
+from txrdma.smc.group._groupstate import LinkEnd, LinkMade
 from txrdma.smc.group.attachment import DevicePort
 from txrdma.smc.group.interfaces import LinkedStream, LinkOwner
 from txrdma.smc.group.link import Link

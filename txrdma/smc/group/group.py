@@ -23,8 +23,7 @@ from txrdma.kit.connectionlog import describe
 from txrdma.kit.delayedcalls import Timer
 from txrdma.kit.logs import RateLimitedLogger
 from txrdma.smc.flow.flow import Flow
-from txrdma.smc.group._linkgroup import LinkGroupProtocol
-from txrdma.smc.group._linkstate import (
+from txrdma.smc.group._groupstate import (
     Event,
     GroupEnded,
     GroupKey,
@@ -42,6 +41,7 @@ from txrdma.smc.group._linkstate import (
     RKeysDeleted,
     RuleBroken,
 )
+from txrdma.smc.group._linkgroup import LinkGroupProtocol
 from txrdma.smc.group.attachment import DevicePort
 from txrdma.smc.group.buffers import (
     BufferPool,

@@ -31,7 +31,7 @@ from txrdma.kit.shutdown import addShutdownListener, removeShutdownListener
 from txrdma.kit.strings import splitString
 from txrdma.kit.values import frozen, replace
 from txrdma.smc.common.reactoruse import reactorUse
-from txrdma.smc.group._linkstate import GroupKey, Timing
+from txrdma.smc.group._groupstate import GroupKey, Timing
 from txrdma.smc.group.closenotifier import CloseNotifier
 from txrdma.smc.group.group import LinkGroup
 from txrdma.smc.group.interfaces import LinkedStream

@@ -18,8 +18,8 @@ from txrdma.kit.forwardclock import ForwardClock
 from txrdma.smc.common.reactoruse import ReactorUse
 from txrdma.smc.flow.flow import Flow
 from txrdma.smc.flow.sendqueue import RemoteBuffer, Unacknowledged
+from txrdma.smc.group._groupstate import GroupKey, LinkLife, Timing
 from txrdma.smc.group._linkgroup import LinkGroupProtocol
-from txrdma.smc.group._linkstate import GroupKey, LinkLife, Timing
 from txrdma.smc.group.attachment import DevicePort
 from txrdma.smc.group.buffers import BufferPool, Element
 from txrdma.smc.group.closenotifier import CloseNotifier

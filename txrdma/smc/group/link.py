@@ -27,7 +27,7 @@ from txrdma.interfaces import IDirectLane, IProtectionDomain, IQueuePair
 from txrdma.kit.logs import errorText
 from txrdma.smc.flow.flow import Flow
 from txrdma.smc.flow.sendqueue import RemoteBuffer
-from txrdma.smc.group._linkstate import LinkLife
+from txrdma.smc.group._groupstate import LinkLife
 from txrdma.smc.group.attachment import Attachment, DevicePort, PeerEnd
 from txrdma.smc.group.buffers import Element
 from txrdma.smc.group.interfaces import LinkedStream, LinkOwner

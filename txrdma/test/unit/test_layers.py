@@ -345,7 +345,7 @@ class ComplaintTests(SynchronousTestCase):
 
     def test_complaints(self) -> None:
         """Each import that breaks a rule is reported once, and other imports are not."""
-        core = "from txrdma.smc.group._linkstate import LinkLife"
+        core = "from txrdma.smc.group._groupstate import LinkLife"
         for count, module, source in (
             # A lower layer imports a higher one, also inside a function, by a relative name or for types.
             (1, "txrdma.iba.types", "import txrdma.smc.wire.clc"),

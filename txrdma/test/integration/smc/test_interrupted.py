@@ -26,10 +26,10 @@ from txrdma.smc.common.reactoruse import reactorUse
 from txrdma.smc.flow.flow import Flow
 from txrdma.smc.flow.sendqueue import LinkSendQueue
 from txrdma.smc.group import groups as groupsModule
+from txrdma.smc.group._groupstate import LinkGroupCore, LinkLife
 from txrdma.smc.group._keyexchanges import KeyExchanges
 from txrdma.smc.group._linkexchanges import LinkExchanges
 from txrdma.smc.group._linkgroup import LinkGroupProtocol
-from txrdma.smc.group._linkstate import LinkGroupCore, LinkLife
 from txrdma.smc.group.attachment import Attachment
 from txrdma.smc.group.failover import LinkFailover
 from txrdma.smc.group.group import LinkGroup

@@ -16,7 +16,7 @@ from twisted.internet.interfaces import IReactorFromThreads
 from txrdma.interfaces import IReactorDevice
 from txrdma.smc.common.reactoruse import reactorUse
 from txrdma.smc.group import groups as groupsModule
-from txrdma.smc.group._linkstate import Timing
+from txrdma.smc.group._groupstate import Timing
 from txrdma.smc.group.groups import closeLinkGroups
 from txrdma.test.support.smc.races import Listener, RaceTestCase
 from txrdma.testing.smc.hosts import Host

@@ -16,7 +16,7 @@ from unittest import mock
 from twisted.internet.error import ConnectionDone
 
 from txrdma.smc.group import buffers as buffersModule
-from txrdma.smc.group._linkstate import LinkLife
+from txrdma.smc.group._groupstate import LinkLife
 from txrdma.smc.group.group import LinkGroup
 from txrdma.smc.group.groups import closeLinkGroups, LinkGroups, useDevice
 from txrdma.smc.group.link import Link

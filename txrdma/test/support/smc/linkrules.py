@@ -5,7 +5,7 @@ LLC messages, one of each type, for tests of the rules of links and link groups.
 from __future__ import annotations
 
 from txrdma.iba.types import GID, MACAddress, QPN, RKey
-from txrdma.smc.group._linkstate import LinkEnd
+from txrdma.smc.group._groupstate import LinkEnd
 from txrdma.smc.wire import llc
 
 FAR = LinkEnd(MACAddress(bytes((9,)) * 6), GID(bytes((9,)) * 16), QPN(9))

@@ -15,7 +15,7 @@ from twisted.internet.error import ConnectionDone
 from twisted.internet.task import deferLater
 
 from txrdma.smc.group import groups
-from txrdma.smc.group._linkstate import Timing
+from txrdma.smc.group._groupstate import Timing
 from txrdma.smc.handshake import _machine
 from txrdma.smc.signalling import localclient as announcing
 from txrdma.smc.signalling import silence as _silence
@@ -31,7 +31,7 @@ import sys
 from twisted.internet.protocol import Protocol
 from twisted.python import log
 from txrdma.smc.group import groups
-from txrdma.smc.group._linkstate import Timing
+from txrdma.smc.group._groupstate import Timing
 from txrdma.smc.handshake import _machine
 from txrdma.test.support.processes import serve
 

@@ -12,8 +12,7 @@ from typing import cast
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.iba.types import GID, MACAddress, QPN, RKey
-from txrdma.smc.group._linkgroup import LinkGroupProtocol
-from txrdma.smc.group._linkstate import (
+from txrdma.smc.group._groupstate import (
     Event,
     GroupEnded,
     LinkAdded,
@@ -26,6 +25,7 @@ from txrdma.smc.group._linkstate import (
     RKeyConfirmed,
     Token,
 )
+from txrdma.smc.group._linkgroup import LinkGroupProtocol
 from txrdma.smc.terms.offer import Role
 from txrdma.smc.wire import llc
 from txrdma.test.support.captures import messages

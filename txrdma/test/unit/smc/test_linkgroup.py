@@ -16,8 +16,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.error import ResourceExhausted
 from txrdma.iba.types import GID, MACAddress, MTU, QPN, RKey
 from txrdma.iba.verbs import GIDType
-from txrdma.smc.group._linkgroup import LinkGroupProtocol
-from txrdma.smc.group._linkstate import (
+from txrdma.smc.group._groupstate import (
     Event,
     GroupEnded,
     GroupKey,
@@ -27,6 +26,7 @@ from txrdma.smc.group._linkstate import (
     RuleBroken,
     Timing,
 )
+from txrdma.smc.group._linkgroup import LinkGroupProtocol
 from txrdma.smc.terms.offer import Agreement, Candidate, Choice, MOST_CONNECTIONS, Role, VERSION_1
 from txrdma.smc.wire import llc
 from txrdma.smc.wire.clc import Accept, Diagnosis, Proposal

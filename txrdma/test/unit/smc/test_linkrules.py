@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from txrdma.smc.group._groupstate import Event, GroupEnded, LinkRefused, RemoteRKeysDeleted, RuleBroken
 from txrdma.smc.group._linkgroup import LinkGroupProtocol
-from txrdma.smc.group._linkstate import Event, GroupEnded, LinkRefused, RemoteRKeysDeleted, RuleBroken
 from txrdma.smc.terms.offer import Role
 from txrdma.smc.wire.clc import Diagnosis
 from txrdma.smc.wire.llc import (

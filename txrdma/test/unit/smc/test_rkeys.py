@@ -8,8 +8,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import Refused
 from txrdma.iba.types import RKey
-from txrdma.smc.group._linkgroup import LinkGroupProtocol, MAX_RKEYS
-from txrdma.smc.group._linkstate import (
+from txrdma.smc.group._groupstate import (
     Event,
     GroupEnded,
     LinkConfirmed,
@@ -20,6 +19,7 @@ from txrdma.smc.group._linkstate import (
     RKeysDeleted,
     Token,
 )
+from txrdma.smc.group._linkgroup import LinkGroupProtocol, MAX_RKEYS
 from txrdma.smc.terms.offer import Role
 from txrdma.smc.wire.clc import Diagnosis
 from txrdma.smc.wire.llc import (
