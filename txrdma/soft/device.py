@@ -59,7 +59,7 @@ from txrdma.soft.core.route import Route
 from txrdma.soft.core.routeport import RoutePort
 from txrdma.soft.core.sharedreceives import SoftSharedReceiveQueue
 from txrdma.soft.hostinterfaces import HostInterfaces, openHostInterfaces
-from txrdma.soft.limits import checkAvailable, checkCapacity, checkRange, LIMITS
+from txrdma.soft.objectlimits import checkAvailable, checkCapacity, checkRange, LIMITS
 from txrdma.soft.opening import isTaken, openPort, udpPorts
 from txrdma.soft.ports import PKEYS, SoftPort
 from txrdma.soft.shared.routes import SharedMemoryPort

@@ -31,7 +31,7 @@ from txrdma.ports.netlink import NetworkInterface
 from txrdma.soft.core.netdev import activeMTU, laneCount, shareOf, softMAC
 from txrdma.soft.core.routeport import RoutePort
 from txrdma.soft.hostinterfaces import HostInterfaces
-from txrdma.soft.limits import checkRange
+from txrdma.soft.objectlimits import checkRange
 
 _log = Logger()
 

@@ -30,7 +30,7 @@ from txrdma.iba.verbs import (
 )
 from txrdma.soft.core.memory import KeyTable
 from txrdma.soft.device import SoftDevice
-from txrdma.soft.limits import LIMITS
+from txrdma.soft.objectlimits import LIMITS
 from txrdma.soft.ports import SoftPort
 
 THERE = AddressVector(GID.fromIP("192.0.2.1"))
