@@ -53,7 +53,7 @@ SOURCES: Final = {
     "check": "commands.check.reportDict",
     "monitor": (
         "commands.monitor._toJSON monitor.reading.statistics.PollerStatistics "
-        "monitor.diagnosis.findinglog.Entry.toDict fabric.linkload.Load.toDict"
+        "monitor.diagnosis.findinglog.Entry.toDict fabric.linktraffic.Load.toDict"
     ),
     "fabric-users": "commands.fabric_users.usersOf",
     "errors": "commands.errors.reportDict",

@@ -14,7 +14,7 @@ from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from txrdma.commands import monitor as command
 from txrdma.fabric.health import Finding
-from txrdma.fabric.linkload import busiest
+from txrdma.fabric.linktraffic import busiest
 from txrdma.fabric.model import Fabric
 from txrdma.fabric.nodenames import parseNodeNames
 from txrdma.monitor import files as filesModule

@@ -1,4 +1,4 @@
-"""Load of links: the share of its data rate that each direction of a link uses."""
+"""Traffic of links: Gbit/s in each direction, and the share of the data rate that this uses."""
 
 from __future__ import annotations
 
