@@ -15,7 +15,7 @@ from txrdma.commands.common.sweeping import recorded
 from txrdma.commands.common.values import fileName
 from txrdma.commands.errors import counted, ThresholdOptions
 from txrdma.fabric.advice import adviceOn
-from txrdma.fabric.cabling import cableFindings, readCables
+from txrdma.fabric.cableplan import cableFindings, readCables
 from txrdma.fabric.errorcorrection import correctionFindings
 from txrdma.fabric.errorcounters import CounterReport, CounterSurvey, Thresholds
 from txrdma.fabric.health import counterFindings, Finding, findings, managerFindings, recordedManagers

@@ -20,7 +20,7 @@ from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
 
 from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError
-from txrdma.fabric.cabling import cableFindings, readCables
+from txrdma.fabric.cableplan import cableFindings, readCables
 from txrdma.fabric.health import Finding, locatedFindings
 from txrdma.fabric.portcounters import intervalClock
 from txrdma.fabric.slurmjobs import queueText

@@ -12,7 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import DeviceUnavailable, InvalidRequest
 from txrdma.fabric import errorcounters, routeuse
-from txrdma.fabric.cabling import cableFindings, parseCables
+from txrdma.fabric.cableplan import cableFindings, parseCables
 from txrdma.fabric.differences import differences
 from txrdma.fabric.errorcounters import (
     ALL_PORTS,

@@ -22,7 +22,7 @@ import txrdma
 from txrdma.commands.common.rehearsalfile import readRehearsal
 from txrdma.error import InvalidRequest
 from txrdma.fabric.advice import Severity
-from txrdma.fabric.cabling import readCables
+from txrdma.fabric.cableplan import readCables
 from txrdma.fabric.health import Finding
 from txrdma.fabric.metricnames import METRICS
 from txrdma.iba.types import GUID
