@@ -45,7 +45,7 @@ SOURCES: Final = {
     "snapshot": "commands.snapshot._summary",
     "rehearse": (
         "commands.rehearse commands.common.rehearsal.Happening monitor.diagnosis.findinglog.Entry.toDict "
-        "fabric.losses"
+        "fabric.lossjson"
     ),
     "nodes": "fabric.snapshots.nodeDict commands.nodes.INVENTORY",
     "cables": "commands.cables.CABLE_COLUMNS",
@@ -60,7 +60,7 @@ SOURCES: Final = {
     "diff": "commands.diff.differenceDict",
     "trace": "commands.trace.run commands.trace.hopDict",
     "routes": "commands.routes.tablesDict fabric.routeuse",
-    "blast-radius": "fabric.losses",
+    "blast-radius": "fabric.lossjson",
     "ping": "commands.ping.Pings.toDict",
     "sysstat": "commands.sysstat.KINDS",
     "saquery": "commands.saquery._dict",

@@ -17,7 +17,7 @@ from txrdma.commands.common.values import count, fileName
 from txrdma.commands.routes import linearTables
 from txrdma.error import InvalidRequest
 from txrdma.fabric.blastradius import BlastRadius, Element, isEnd, Loss, Rank
-from txrdma.fabric.losses import elementKind, elementText, lossDict, nodeName, rankDict
+from txrdma.fabric.lossjson import elementKind, elementText, lossDict, nodeName, rankDict
 from txrdma.fabric.model import Fabric, Node, Port
 from txrdma.fabric.nodenames import NodeNames
 from txrdma.fabric.parts import located

@@ -21,7 +21,7 @@ from txrdma.commands.common.sweeping import recorded
 from txrdma.commands.common.values import fileName
 from txrdma.error import InvalidRequest
 from txrdma.fabric.blastradius import BlastRadius, Element, Loss
-from txrdma.fabric.losses import lossDict
+from txrdma.fabric.lossjson import lossDict
 from txrdma.fabric.nodenames import NodeNames
 from txrdma.fabric.recording import Recording
 from txrdma.fabric.slurm import hostList

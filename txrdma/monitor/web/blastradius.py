@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from txrdma.error import InvalidRequest, RDMAError
 from txrdma.fabric.blastradius import BlastRadius, Element, Loss
-from txrdma.fabric.losses import jobDict
+from txrdma.fabric.lossjson import jobDict
 from txrdma.fabric.model import Node
 from txrdma.fabric.nodenames import NodeNames
 from txrdma.fabric.routeuse import Pace
