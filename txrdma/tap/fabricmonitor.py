@@ -12,7 +12,7 @@ from txrdma.error import RDMAError
 from txrdma.monitor.config import parseConfig, readConfig
 from txrdma.tap.fabrics import FabricsService
 from txrdma.tap.monitor import MonitorService
-from txrdma.tap.steady import SteadyClock
+from txrdma.tap.steadyclock import SteadyClock
 
 _FASTEST: Final = 1e6
 """Highest speed of a replay."""

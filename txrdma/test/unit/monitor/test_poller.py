@@ -41,7 +41,7 @@ from txrdma.sim.fabric.agents import pma
 from txrdma.sim.fabric.model.nodes import SimulatedPort
 from txrdma.sim.nets.fattree import fatTree
 from txrdma.sim.nets.netfile import Net
-from txrdma.tap.steady import SteadyClock
+from txrdma.tap.steadyclock import SteadyClock
 from txrdma.test.support.mad.simulated import FabricTestCase
 
 

@@ -26,7 +26,7 @@ from txrdma.monitor.reading.poller import DEFAULT_RULES
 from txrdma.monitor.reading.settings import PollerSettings
 from txrdma.monitor.reading.surveyor import TABLES
 from txrdma.tap.monitor import MonitorService
-from txrdma.tap.steady import SteadyClock
+from txrdma.tap.steadyclock import SteadyClock
 from txrdma.test.support.tables import shown
 from txrdma.test.unit.monitor.test_poller import PollerTestCase
 

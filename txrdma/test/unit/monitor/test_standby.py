@@ -38,7 +38,7 @@ from txrdma.sim.nets.fattree import fatTree
 from txrdma.tap import duty, monitor
 from txrdma.tap.duty import Threads
 from txrdma.tap.monitor import MonitorService
-from txrdma.tap.steady import SteadyClock
+from txrdma.tap.steadyclock import SteadyClock
 from txrdma.test.support.monitor.fetching import Answer, Connection, fetch
 from txrdma.test.unit.kit.test_lease import SimulatedRow
 
