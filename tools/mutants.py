@@ -117,7 +117,7 @@ GROUPS: Final = {
     "monitor findings": Group(
         "monitor/diagnosis",
         "findinglog",
-        "monitor.test_findings monitor.test_modelupdates monitor.test_memory monitor.test_running",
+        "monitor.test_findings monitor.test_modelupdates monitor.test_restoring monitor.test_running",
     ),
 }
 

@@ -34,8 +34,8 @@ from txrdma.monitor.diagnosis.thresholds import ErrorThresholds
 from txrdma.monitor.diagnosis.topologywatch import TopologyWatch
 from txrdma.monitor.events.alerts import FormerAlerts
 from txrdma.monitor.events.channels import AlertChannel, LineChannel, MailChannel, WebhookChannel
-from txrdma.monitor.events.memory import restoreState, secondsToFind
 from txrdma.monitor.events.notifier import Notifier
+from txrdma.monitor.events.restoring import restoreState, secondsToFind
 from txrdma.monitor.events.syslog import SyslogChannel
 from txrdma.monitor.files import MaintainedFiles
 from txrdma.monitor.reading.poller import FabricPoller

@@ -26,8 +26,8 @@ from txrdma.monitor.diagnosis.fabricstate import LinkState, NodeState, stateEven
 from txrdma.monitor.diagnosis.findinglog import Acknowledgement, Action, FindingLog, FindingRules, Key
 from txrdma.monitor.diagnosis.journal import FabricEvent, Journal
 from txrdma.monitor.diagnosis.topologywatch import TopologyWatch
-from txrdma.monitor.events.memory import restoreState
 from txrdma.monitor.events.notificationqueue import QUEUED, restored
+from txrdma.monitor.events.restoring import restoreState
 from txrdma.monitor.reading.poller import DEFAULT_RULES
 from txrdma.monitor.series import historystore
 from txrdma.monitor.series import rows as columns

@@ -10,7 +10,6 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.monitor.diagnosis.findinglog import Cleared, Raised
 from txrdma.monitor.events.alerts import AlertRules
-from txrdma.monitor.events.memory import formerAlerts
 from txrdma.monitor.events.notificationqueue import (
     LONGEST_RETRY_SECONDS,
     MOST_ALERTS,
@@ -19,6 +18,7 @@ from txrdma.monitor.events.notificationqueue import (
     STOP_SECONDS,
 )
 from txrdma.monitor.events.notifier import Notifier
+from txrdma.monitor.events.restoring import formerAlerts
 from txrdma.monitor.series.historystore import HistoryStore
 from txrdma.test.support import slow
 from txrdma.test.support.monitor.alerts import entryOf, RecordingOutlet, StoredMemory

@@ -44,9 +44,9 @@ from txrdma.monitor.events.channels import (
     REPEAT_SECONDS,
     webhookMessage,
 )
-from txrdma.monitor.events.memory import formerAlerts
 from txrdma.monitor.events.notificationqueue import NotificationQueue, RETRY_SECONDS
 from txrdma.monitor.events.notifier import MEMORY_SECONDS, Notifier
+from txrdma.monitor.events.restoring import formerAlerts
 from txrdma.monitor.series.historystore import HistoryStore
 from txrdma.test.support.monitor.alerts import AbsentMemory, alertsOf, entryOf, RecordingOutlet, StoredMemory
 

@@ -36,7 +36,7 @@ from txrdma.monitor.diagnosis.journal import FabricEvent, Journal, MOST_CHANGES,
 from txrdma.monitor.diagnosis.thresholds import ErrorThresholds
 from txrdma.monitor.diagnosis.topologywatch import TopologyWatch
 from txrdma.monitor.events.alerts import Alert, FormerAlerts
-from txrdma.monitor.events.memory import restoreState, secondsToFind
+from txrdma.monitor.events.restoring import restoreState, secondsToFind
 from txrdma.monitor.reading.poller import DEFAULT_RULES, FabricPoller
 from txrdma.monitor.reading.settings import PollerSettings
 from txrdma.monitor.reading.surveyor import Surveyor
