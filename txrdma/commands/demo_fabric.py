@@ -15,7 +15,7 @@ from twisted.python import usage
 
 from txrdma.commands.common.options import CommandOptions as BaseOptions
 from txrdma.commands.common.values import count, fileName
-from txrdma.kit.listening import isLoopback
+from txrdma.kit.serverstrings import isLoopback
 from txrdma.monitor.config import MonitorConfig, parseConfig
 from txrdma.monitor.configfile import DEFAULT_LISTEN
 from txrdma.sim.fabric.fabric import SimulatedFabric

@@ -31,7 +31,7 @@ from txrdma.commands.common.rows import printJSON
 from txrdma.error import DeviceUnavailable, InvalidRequest
 from txrdma.interfaces import IVerbsDevice
 from txrdma.kit.connectionlog import describe
-from txrdma.kit.listening import mistakeIn
+from txrdma.kit.serverstrings import mistakeIn
 from txrdma.pingpong.compatible import Game, OneGame, playFirst
 from txrdma.pingpong.compatible import PORT as COMPATIBLE_PORT
 from txrdma.pingpong.link import ACK_TIMEOUT, TestSide

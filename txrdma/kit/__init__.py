@@ -12,7 +12,7 @@ Utilities that do not depend on RDMA.
  - L{txrdma.kit.proofs}: connections whose ends prove that they have a key.
  - L{txrdma.kit.backoff}: pauses between requests to peers that do not answer.
  - L{txrdma.kit.logs}: rate-limited logging; L{txrdma.kit.connectionlog}: the log event of each connection.
- - L{txrdma.kit.listening}: checks of server endpoint strings.
+ - L{txrdma.kit.serverstrings}: checks of server endpoint strings.
  - L{txrdma.kit.httprequests}: HTTP requests with bounds of time and size.
  - L{txrdma.kit.webaccess}, L{txrdma.kit.pathprefix}: tokens and passwords of a web site; pages below a path.
  - L{txrdma.kit.passwords}: users with roles, and hashes of their passwords.

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from txrdma.fabric.sweepbounds import MOST_HOPS
-from txrdma.kit.listening import isLoopback, mistakeIn
+from txrdma.kit.serverstrings import isLoopback, mistakeIn
 from txrdma.kit.webaccess import UNIX
 from txrdma.monitor import configvalues as values
 from txrdma.monitor.configvalues import counter, days, InvalidValue, megabytes, seconds, string, wholeNumber

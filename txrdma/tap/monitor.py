@@ -27,8 +27,8 @@ from txrdma.fabric.slurmjobs import queueText
 from txrdma.interfaces import IMADPort
 from txrdma.kit.httprequests import quietAgent
 from txrdma.kit.lease import LEASE_SECONDS, RENEW_SECONDS
-from txrdma.kit.listening import isLoopback
 from txrdma.kit.logs import errorText
+from txrdma.kit.serverstrings import isLoopback
 from txrdma.kit.webaccess import AccessControl, readAccess
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.ports import defaultMADPort, openMADPort
