@@ -16,7 +16,8 @@ from functools import lru_cache
 from typing import Final, Union
 
 from txrdma.fabric.model import Fabric, isFirstEnd, Node, Port
-from txrdma.fabric.routeuse import Linear, Pace
+from txrdma.fabric.pace import Pace
+from txrdma.fabric.routeuse import Linear
 from txrdma.fabric.routing import NO_PORT
 from txrdma.fabric.slurm import AGGREGATION
 from txrdma.kit.graphs import distances

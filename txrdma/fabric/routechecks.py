@@ -17,7 +17,8 @@ from txrdma.fabric.adaptive import Adaptive, NO_GROUP, NO_GROUPS, STATIC
 from txrdma.fabric.creditloops import cyclic, exhaust, Link, loopFindings
 from txrdma.fabric.health import Finding, hasLink
 from txrdma.fabric.model import Fabric, Node, Port
-from txrdma.fabric.routeuse import balances, Linear, Pace
+from txrdma.fabric.pace import Pace
+from txrdma.fabric.routeuse import balances, Linear
 from txrdma.fabric.routing import NO_PORT
 from txrdma.fabric.texts import listed
 from txrdma.iba.path import MADEndPort

@@ -5,20 +5,18 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from txrdma.fabric.adaptive import Adaptive, NO_GROUPS, STATIC
 from txrdma.fabric.model import Fabric, Node, Port
 from txrdma.fabric.nodenames import NodeNames
+from txrdma.fabric.pace import Pace
 from txrdma.fabric.routing import NO_PORT
 from txrdma.iba.types import GUID
 from txrdma.kit.graphs import distances
 
 Linear = Mapping[GUID, bytes]
 """Linear forwarding tables by switch GUID; a table contains the output port number of each LID."""
-
-STEP: Final = 10_000
-"""Number of links and LIDs that are examined between two pauses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,21 +108,6 @@ BALANCE_COLUMNS = ("LID", "Switch", "Links", "Least LIDs", "Most LIDs", "Longer"
 
 def _spread(group: dict[int, float]) -> float:
     return max(group.values()) - min(group.values())
-
-
-class Pace:
-    """Divides work into steps of milliseconds."""
-
-    def __init__(self) -> None:
-        self._done = 0
-
-    def isDue(self, units: int) -> bool:
-        """Return whether to pause before some more work: the number of links and LIDs that it examines."""
-        self._done += units
-        if self._done <= STEP:
-            return False
-        self._done = units
-        return True
 
 
 def balances(fabric: Fabric, linear: Linear, adaptive: Adaptive = STATIC) -> Iterator[Balance | None]:

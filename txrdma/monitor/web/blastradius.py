@@ -12,7 +12,7 @@ from txrdma.fabric.blastradius import BlastRadius, Element, Loss
 from txrdma.fabric.lossjson import jobDict
 from txrdma.fabric.model import Node
 from txrdma.fabric.nodenames import NodeNames
-from txrdma.fabric.routeuse import Pace
+from txrdma.fabric.pace import Pace
 from txrdma.fabric.slurmjobs import HostsByName, parsedJobs, SlurmJob
 from txrdma.kit.values import record as valueRecord
 from txrdma.monitor.series.exposition import guidText

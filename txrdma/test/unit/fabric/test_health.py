@@ -11,7 +11,7 @@ from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import DeviceUnavailable, InvalidRequest
-from txrdma.fabric import errorcounters, routeuse
+from txrdma.fabric import errorcounters, pace
 from txrdma.fabric.cableplan import cableFindings, parseCables
 from txrdma.fabric.differences import differences
 from txrdma.fabric.errorcounters import (
@@ -478,7 +478,7 @@ class TableTests(SurveyedTestCase):
             return linked(node)
 
         self.patch(Node, "linked", examined)
-        self.patch(routeuse, "STEP", 40)
+        self.patch(pace, "STEP", 40)
         for one in balances(fabric, {guid: Table(table) for guid, table in linear.items()}):
             if one is None:
                 steps.append(work)
