@@ -37,10 +37,13 @@ from txrdma.mad.server import MADServer
 from txrdma.sim.fabric.model.nodes import guidCap, SimulatedPort
 from txrdma.sim.fabric.sm.manager import GID_PREFIX
 from txrdma.sim.fabric.sm.sagroups import componentNames, Groups, MulticastGroup, Services, Subscriptions
-from txrdma.sim.fabric.sm.sapaths import MOST_PATHS, mtuCap, neighborMTU, Paths, rateOf
+from txrdma.sim.fabric.sm.sapaths import mtuCap, neighborMTU, Paths, rateOf
 from txrdma.sim.fabric.sm.sarecords import Matcher, ONLY_OF_SWITCHES, SARecords
 from txrdma.sim.fabric.sm.subnet import Subnet
 from txrdma.sim.fabric.wire.traps import gidChanged
+
+MOST_PATHS: Final = 100_000
+"""Most PathRecords in one answer."""
 
 SM_KEY: Final = 1
 """SM_Key of trusted requests, whose sender sees the members of multicast groups."""

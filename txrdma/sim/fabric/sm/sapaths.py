@@ -21,9 +21,6 @@ from txrdma.sim.fabric.model.nodes import laneGigabits, SimulatedNode, Simulated
 from txrdma.sim.fabric.model.pkeys import keysOf, sharesPartition
 from txrdma.sim.fabric.sm.manager import GID_PREFIX
 
-MOST_PATHS: Final = 100_000
-"""Most PathRecords in one answer."""
-
 _MOST_HOPS: Final = 255
 """HopLimit of a path that leaves the subnet."""
 
