@@ -1,5 +1,5 @@
 """
-A cache of this host's RDMA ports: which port belongs to the network interface of a connection.
+A cache of this host's RDMA ports, by the network interface of a connection, and of devices that failed.
 
 L{txrdma.smc.handshake.negotiation} uses it for C{device=auto}, and L{txrdma.ports.pnet} finds the port.
 Reading all ports and interfaces takes milliseconds, so the result is cached for some seconds. Nothing is read

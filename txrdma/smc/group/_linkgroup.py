@@ -1,5 +1,5 @@
 """
-A link group: the links between two ends, the keys of both ends' buffers, and the connections.
+The protocol of a link group (LLC): its links, the keys of both ends' buffers, and tests of silent links.
 
 Follows RFC 7609, 3.2 (link groups) and 4.5 (LLC). This module does no I/O and reads no clock.
 
