@@ -1,7 +1,17 @@
 """
 The software RDMA device.
 
-Subpackages, lowest first: C{core} (memory, completions, queue pairs), C{shared} (the route through shared
-memory), C{host} (a UDP port that several devices share), C{rc} (the RoCE v2 route), then the modules here,
-which assemble a device.
+Subpackages and modules, lowest first:
+
+ - C{core}: memory and its keys, completion queues, queue pairs; what routes have in common.
+ - C{shared}: the route through memory that processes of one host share.
+ - C{host}: UDP port 4791 and queue pair 1, shared by the processes of a host.
+ - C{rc}: the RoCE v2 route, over UDP: reliable connections and datagrams as packets.
+ - C{objectlimits}: the largest numbers and sizes of verbs objects of a device (C{DeviceLimits}), and their
+   checks.
+ - C{hostinterfaces}: network interfaces of this host, and their changes.
+ - C{ports}: one port: its GIDs, attributes, MTU, events, and checks of paths.
+ - C{opening}: opens the sockets and routes of a port, and tries other UDP ports.
+ - C{device}: a device; chooses the route of each queue pair among those that C{opening} has opened.
+ - C{strings}: the keys of C{soft:} device strings.
 """

@@ -1,10 +1,26 @@
 """
 Memory regions, completion queues and queue pairs of the software device, and the interface of its routes.
 
- - C{memory}, C{pieces}: memory regions, and access to them.
- - C{route}: the interface of the routes of queue pairs; C{routeport}: the local end of routes of one kind.
- - C{completion}: completion queues, which poll their routes. An idle route becomes dormant until a request is
-   posted, or its peer sets its byte of the C{doorbellpage}.
- - C{queuepair}: queue pairs, with C{transitions}, C{sharedreceives} and C{directdatagrams}.
- - C{netdev}, C{recent}, C{roundtrip}: properties of ports, released numbers, and timeouts.
+Memory:
+
+ - C{recent}: a table of numbers that were released recently, for C{memory} and for queue pair numbers.
+ - C{memory}: memory regions, their keys and when a key is used again, and the checks of each access.
+ - C{pieces}: bytes in several buffers, and the execution of atomic operations.
+
+Queues and queue pairs:
+
+ - C{route}: the interface of the route of a queue pair.
+ - C{routeport}: the local end of routes of one kind.
+ - C{doorbellpage}: the bytes by which peers name the route that they ring.
+ - C{completion}: completion queues and channels, which poll their routes. An idle route becomes dormant until
+   a request is posted, or its peer sets its byte of the C{doorbellpage}.
+ - C{sharedreceives}: shared receive queues.
+ - C{transitions}: the permitted changes of a queue pair's state and attributes.
+ - C{directdatagrams}: datagrams without work requests.
+ - C{queuepair}: queue pairs: posting, checks of requests, flushing at the end.
+
+Ports and paths:
+
+ - C{netdev}: MTU, MAC address, share (1 to 254) and UDP port of a device at a network interface.
+ - C{roundtrip}: when a requester retransmits, changes its path or gives up.
 """

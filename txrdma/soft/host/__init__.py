@@ -48,6 +48,13 @@ forwarded. Packets to a member that does not read its line are dropped while mes
 full socket buffer. If a process of another user has the name of the address or port 4791, queue pair 1 and
 connections with peers that only know port 4791 fail; others are not affected.
 
-Modules, lowest first: C{_messages}, C{_filter}, C{_management} (the destination of a datagram for queue pair
-1), C{_coordinator}: no I/O; C{names}, C{forwarding}, C{member}.
+Modules, lowest first:
+
+ - C{names}: names of UNIX sockets that claim an address, a service ID or a share.
+ - C{_messages}: messages between a coordinator and its members, and the longest forwarded packet.
+ - C{_filter}: the BPF program that selects the socket of a packet.
+ - C{_management}: the destination of a datagram for queue pair 1, by service or communication ID.
+ - C{_coordinator}: what the coordinator knows of members, their services (and their number) and positions.
+ - C{forwarding}: passes packets on, and stores those for processes that have not reported yet; their limit.
+ - C{member}: one device's part: finds or becomes the coordinator, pings it, replaces a stopped one.
 """

@@ -1,15 +1,31 @@
 """
 The route of the software device between processes of one host: lanes in shared memory, and their rendezvous.
 
-The main modules, lowest first:
+A lane, without system calls:
 
- - C{_layout}: the memory that two queue pairs share; C{_rendezvous}, the messages about it.
- - C{_lane} with C{_incoming} and C{_outgoing}: records, work requests and completions, without system calls.
- - C{unixpackets}: the connection to another process, which also ends when that process is killed;
-   C{peerprocess} sends messages and doorbells by it.
- - C{sharedqueuepair}, C{_unopened}: one queue pair, with and without a lane; C{datagrams}: UD queue pairs.
+ - C{_layout}: the memory that two queue pairs share: offsets, records, sizes of rings.
+ - C{_rings}: writes and reads records in both rings.
+ - C{_atomics}: atomic operations as records, executed by the owner of the memory.
+ - C{_wakeups}: when one process wakes the other: wake words, doorbells and nudges.
+ - C{_remote}: the peer's memory: mapped or accessed by messages, and the limit of regions that a peer offers.
+ - C{_incoming}: the receiving half of a lane: copies records into receives, and validates the peer's data.
+ - C{_outgoing}: the sending half of a lane: executes requests, and completes them.
+ - C{_lane}: both halves together, as the route of a queue pair.
+ - C{datagramlane}: datagrams between two devices, one ring per direction; when it is full they are dropped.
+
+Between processes:
+
+ - C{_rendezvous}: the messages about shared memory, their version and checks, and the names of sockets.
+ - C{_doorbells}: eventfds that processes have sent each other, their numbers and limit.
+ - C{unixpackets}: the connection to another process, with descriptors; it also ends when that process is
+   killed. Limits of queued messages.
+ - C{peerprocess}: sends messages and doorbells to another process.
+ - C{_unopened}: a queue pair before its first request, without a lane.
+ - C{sharedqueuepair}: a queue pair with its lane: joins it with the peer's, maps regions (and limits them),
+   and repeats requests for them.
+ - C{datagrams}: the datagram lanes of a port: when they are opened, polled and armed.
  - C{routes}: finds other processes, processes their messages, and fails all queue pairs with a process when
-   its connection ends.
+   its connection ends. The limit of unanswered JOINs.
 
 L{txrdma.soft.core.completion} polls the queue pairs, except dormant ones.
 """
