@@ -3,11 +3,17 @@ Groups of processes with collective operations, as in MPI: see L{txrdma.btl.grou
 
 Modules, lowest first:
 
- - C{errors}; C{terms}, the parameters of a member
- - C{_algorithms}: the messages of each operation, without I/O; C{reductions} of elements
- - C{identity}: both ends of a TCP connection prove their ranks; C{rendezvous}, where members meet
- - C{_slots}: the memory of members on one host, C{_sharedalgorithms}: the same operations in it, both without
-   I/O; C{sharing}: sharing of that memory, and polling
- - C{members}: the connections of a member; C{joining}; C{group}, the operations
- - C{launching}: processes of a group, for C{txrdma btl-run}
+ - C{errors}: the error of a group that has failed.
+ - C{terms}: parameters of a member from its environment, keys, and the largest group.
+ - C{_algorithms}: the messages of each operation, without I/O; from which length on other algorithms are
+   used.
+ - C{reductions}: sums and the like of elements, by NumPy or Python.
+ - C{rendezvous}: where members meet and get each other's addresses.
+ - C{_slots}: the memory of members on one host, without I/O.
+ - C{_sharedalgorithms}: the same operations in that memory, without I/O.
+ - C{members}: the connections of a member, and the failure of the whole group.
+ - C{sharing}: whether members share memory, and how long they poll it.
+ - C{joining}: a member joins: its connections to all others, within a time limit.
+ - C{group}: the operations.
+ - C{launching}: processes of a group, for C{txrdma btl-run}; how they are ended when one fails.
 """
