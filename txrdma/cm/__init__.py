@@ -1,15 +1,22 @@
 """
 Connections by the communication manager of RDMA (InfiniBand Architecture vol. 1, chapter 12).
 
-Each part imports only those before it:
+Each part imports only those before it, lowest first:
 
- 1. C{layouts}: messages on the wire.
- 2. C{core}: state machines and their dispatcher, without I/O.
- 3. C{errors}, C{terms}, C{interfaces}: terms of connections, and the interfaces of managers and transports.
- 4. C{status}, C{manager}, C{rdmacm}: txrdma's own manager, and the kernel's through librdmacm.
- 5. C{connections}: adapters, transports and endpoints of message connections and datagrams.
- 6. C{strings}, C{rping}: endpoint strings, and the protocol of librdmacm's rping.
- 7. C{rsocket}: byte streams over message connections.
+ - C{layouts}: messages on the wire.
+ - C{core}: state machines and their dispatcher, without I/O.
+ - C{errors}: errors of communication management.
+ - C{terms}: what two ends agree on: lengths, credits, the greeting; defaults such as the keepalive interval.
+ - C{interfaces}: interfaces of managers, connections and protocols.
+ - C{claims}: service IDs that processes claim where they share queue pair 1.
+ - C{status}: counters of a process's managers, and its status socket.
+ - C{connection}: one connection as applications see it.
+ - C{manager}: txrdma's own manager, on management datagrams: response timeouts, retries of SIDR_REQs.
+ - C{rdmacm}: the kernel's manager, through librdmacm.
+ - C{connections}: adapters, transports and endpoints of message connections and datagrams.
+ - C{strings}: the keys of C{rdma:}, C{ib:} and C{sidr:} endpoint strings.
+ - C{rping}: the protocol of librdmacm's rping.
+ - C{rsocket}: byte streams over message connections.
 
 Applications need only this module: the names below are loaded on first use, since Twisted imports this
 package whenever it looks for plugins.

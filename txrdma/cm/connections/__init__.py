@@ -1,11 +1,34 @@
 """
 Connections including their queue pairs: protocols for messages, and endpoints that make them.
 
- - C{adapter}: a device with its manager; C{queuepairs}: attributes; C{receives}: registered memory.
- - C{_credits}: flow control; C{_life}: the order of received messages, which wait while the protocol is
-   paused or a long message is read, and the end; C{sendqueue}: requests that wait or are posted.
- - C{longmessages}, C{requests}, C{migration}: parts of a transport; C{transport}: one connection, with its
-   keepalive probes, which also return the memory of idle receives to the system.
- - C{attempt}, C{listening}, C{endpoints}, C{protocol}: how connections are made.
- - C{datagramqueues}, C{datagrams}: datagram services.
+Devices and memory:
+
+ - C{queuepairs}: attributes and capacities of queue pairs, and their timeouts.
+ - C{receives}: registered memory for received messages, shared by connections: sizes, and regions that stay.
+ - C{adapter}: a device with its manager and completion queues, shared by endpoints; when it is closed.
+
+One connection:
+
+ - C{_credits}: flow control: number of receives at first, its growth, and when credits are returned.
+ - C{_life}: the order of received messages, which wait while the protocol is paused or a long message is
+   read, and the end of the connection; without I/O.
+ - C{sendqueue}: requests that wait or are posted: entries of the queue, and when producers are paused.
+ - C{longmessages}: reads messages that do not fit into a receive.
+ - C{requests}: the methods by which a program sends, shares, reads, writes and uses atomics.
+ - C{migration}: arms the alternate path of a queue pair, and detects its use.
+ - C{protocol}: a base class of protocols.
+ - C{transport}: one connection: receives and completions, keepalive probes, and when the memory of idle
+   receives is returned to the system.
+
+How connections are made:
+
+ - C{attempt}: the active end, from REQ to protocol.
+ - C{listening}: the passive end: which REQs are rejected, and the queue pair of others.
+ - C{hostnames}: addresses of a host name, and when the next one is tried.
+ - C{endpoints}: client and server endpoints of C{rdma:} and C{ib:}.
+
+Datagrams:
+
+ - C{datagramqueues}: the queue pair of one port, with the numbers of its receives and sends.
+ - C{datagrams}: datagram services, their protocol, endpoints (C{sidr:}) and multicast groups.
 """

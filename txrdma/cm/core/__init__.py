@@ -6,6 +6,11 @@ Modules, lowest first:
  - C{events}: what cores report.
  - C{exchange}: what all cores have in common: retransmissions, their time-outs, delays by MRAs of the peer,
    and the limits of all these.
- - C{opening}, C{alternate}, C{closing}: the parts of a connection; C{sidr}.
- - C{connection}: all parts together; C{dispatcher}: all connections of an end port.
+ - C{opening}: REQ, REP, RTU; also when both ends connect at once.
+ - C{alternate}: alternate paths: LAP and APR, and migration.
+ - C{closing}: DREQ, DREP and the time-wait.
+ - C{sidr}: one service ID resolution: its request and its answer.
+ - C{connection}: opening, alternate paths and closing together.
+ - C{dispatcher}: all connections, listeners and resolutions of an end port: finds that of a message, detects
+   repeated and stale ones, limits connections in progress (BACKLOG) and stored answers to SIDR_REQs.
 """
