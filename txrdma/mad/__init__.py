@@ -1,18 +1,37 @@
 """
 Management datagrams (MADs): the 256-byte messages by which InfiniBand fabrics are managed.
 
-Names that most programs need can be imported from here; each is loaded when it is first used. Attributes
-are in modules by class: L{smp <txrdma.mad.layouts.smp>}, L{sa <txrdma.mad.layouts.sa>} and others.
+Names that most programs need can be imported from here; each is loaded when it is first used. Attributes are
+in modules by class: L{smp <txrdma.mad.layouts.smp>}, L{sa <txrdma.mad.layouts.sa>} and others.
 
-Its parts, each of which imports only those before it:
+Its parts, lowest first:
 
-  1. L{layouts <txrdma.mad.layouts>}: attributes and frames, as bytes.
-  2. L{errors <txrdma.mad.errors>} and L{paths <txrdma.mad.paths>}.
-  3. L{core <txrdma.mad.core>}: the protocols of calls and of RMPP, without I/O.
-  4. L{ports <txrdma.mad.ports>}: management ports, which send and receive datagrams.
-  5. The modules beside them: C{agent} makes calls; C{server} calls handlers for requests of peers, and drops
-     a request that is repeated meanwhile; C{requests} registers servers with a port; C{subscription} receives
-     notices; and others.
+ - L{layouts <txrdma.mad.layouts>}: attributes and frames, as bytes.
+ - L{errors <txrdma.mad.errors>}: errors of calls, and the refusal that handlers raise.
+ - L{paths <txrdma.mad.paths>}: parses names of ports (LID, GID, directed route), and makes paths for
+   datagrams.
+ - L{core <txrdma.mad.core>}: the protocols of calls and of RMPP, without I/O.
+ - L{ports <txrdma.mad.ports>}: management ports, which send and receive datagrams.
+
+Calls and requests:
+
+ - C{rpcs}: the calls of the specification as methods, and the options of a call.
+ - C{portwatch}: detects that a port is lost, returns, or has another SM or address; intervals of its polls.
+ - C{requests}: which servers get a received request, and registration of their classes with a port.
+ - C{agent}: makes calls on a port and a reactor.
+ - C{server}: calls handlers for requests of peers, and answers them; drops a request that is repeated while
+   it is being answered, passes a repeated notice on once, and limits unanswered requests.
+ - C{subscription}: subscribes to notices at the SA, and renews that.
+ - C{generators}: work as generators, in python-rdma's style.
+ - C{tasks}: coroutines that wait for Deferreds.
+ - C{schedule}: coroutines over an agent, with a limit of outstanding calls.
+
+Uses of calls:
+
+ - C{resolvers}: finds the path to a port, by the SA, a table, or IP over RoCE.
+ - C{satransactor}: makes C{SubnGet} calls by records of the SA.
+ - C{registers}: registers of NVIDIA's devices: cables, serial numbers.
+ - C{vendor}: ping and system statistics of hosts, revisions of Mellanox devices, and servers for these.
 """
 
 from __future__ import annotations

@@ -1,7 +1,17 @@
 """
 Protocol cores of calls and of RMPP transfers, without a clock or a socket.
 
-Agents drive L{txrdma.mad.core.calls}; the other modules are its parts. C{transactions} has open requests of
-this end, C{answers} what their answers contain. L{txrdma.mad.server} processes the requests of peers, and
-uses C{recent} to detect repeated notices.
+Agents drive C{calls}; the other modules are its parts, lowest first:
+
+ - C{addressing}: which entries of the GID and P_Key tables a datagram uses, and whether a source can answer.
+ - C{frames}: fast encoding of datagrams, and the keys in them.
+ - C{answers}: whether an answer matches its request; redirections; records of tables, and their largest
+   number.
+ - C{timeouts}: how long to wait for a response, and the number of retries.
+ - C{transactions}: open requests of this end: transaction IDs, retransmission, pauses after BUSY.
+ - C{datagrams}: the datagram of a call.
+ - C{rmpp}: one RMPP transfer: window, resending, and its longest duration and message.
+ - C{transfers}: all RMPP transfers of a port, with limits of incoming requests and of answers.
+ - C{recent}: a table of recent contents by key; L{txrdma.mad.server} detects repeated notices by it.
+ - C{calls}: calls of a port: sending, answers, redirections and their number.
 """

@@ -2,7 +2,19 @@
 Management ports by name: C{"sim:fattree:128"}, C{"ibsim:h00003"}, C{"umad:mlx5_0/1"}.
 
 The text before the first colon chooses a plugin (L{txrdma.interfaces.IMADPortStringParser}); the rest is for
-the plugin, in the syntax of L{txrdma.kit.strings}.
+the plugin, in the syntax of L{txrdma.kit.strings}. The functions here open a port, and choose the default
+one.
+
+Modules, lowest first:
+
+ - C{descriptor}: the base of ports with a file descriptor, and the limit of datagrams that wait.
+ - C{batches}: many datagrams in one system call.
+ - C{ibsim}: ports in ibsim's simulated fabrics.
+ - C{registration}: registers classes with the kernel's umad.
+ - C{umad}: the kernel's ports; time-outs and RMPP of the kernel.
+ - C{verbsport}: a queue pair for datagrams on any verbs device; its numbers of receives, sends and address
+   handles.
+ - C{strings}: the strings of ports of this package (C{sim:} is in L{txrdma.sim.strings}).
 """
 
 from __future__ import annotations
