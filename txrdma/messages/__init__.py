@@ -3,9 +3,12 @@ Message connections: the interfaces and base classes that C{rdma:}, C{ib:} and C
 
 Modules, lowest first:
 
- - L{txrdma.messages.address} and L{txrdma.messages.interfaces};
- - L{txrdma.messages.memory}: names of shared memory;
- - L{txrdma.messages.protocol}: base classes for applications;
- - L{txrdma.messages.keepalive}: probes of an idle peer, for C{rdma:}, C{ib:} and C{rsocket:};
- - L{txrdma.messages.transport}: the base class of transports.
+ - C{address}: the addresses of ends.
+ - C{interfaces}: interfaces of transports, protocols, endpoints and remote memory.
+ - C{memory}: names of shared memory, and the longest read or write.
+ - C{protocol}: base classes for applications.
+ - C{keepalive}: the timer of probes of an idle peer, for C{rdma:}, C{ib:} and C{rsocket:}; the interval is in
+   L{txrdma.cm.terms}.
+ - C{transport}: the base class of transports: producers, exceptions of the application, shutdown of the
+   reactor.
 """
