@@ -1,6 +1,18 @@
 """
 Kernel devices through pyverbs, which only this package imports, and only on demand.
 
-C{device} opens a device and reports its events. C{events} reads these, and detects removed devices even if
-the driver reports nothing.
+Modules, lowest first:
+
+ - C{bindings}: imports pyverbs, and translates its errors.
+ - C{attributes}: attributes of queue pairs and paths, converted.
+ - C{facts}: attributes and limits of devices and ports, converted.
+ - C{resourcetracker}: closes objects of pyverbs in order, and finds their descriptors.
+ - C{memory}: memory regions and address handles.
+ - C{requests}: work requests, converted and posted.
+ - C{queues}: completion channels and completion queues.
+ - C{sharedreceives}: shared receive queues.
+ - C{queuepair}: queue pairs: which requests are posted as signaled, a full queue, requests of a removed
+   device.
+ - C{events}: reads the device's events, and detects that it was removed, even if the driver reports nothing.
+ - C{device}: opens a device, makes protection domains, and reports events.
 """
