@@ -1,4 +1,17 @@
 """
-UNIX sockets between processes of one host: credentials, descriptors, lines of text, and names in a directory.
-Memory that processes share: whether they can, its mappings, and fences between accesses.
+What processes of one host share: UNIX sockets with credentials and descriptors, and memory.
+
+UNIX sockets:
+
+ - C{sockets}: credentials of the peer, which users are admitted, and listeners on abstract names.
+ - C{socketdirectory}: sockets in a directory, across network namespaces.
+ - C{lines}: lines of text between two processes, and how many may be unread.
+ - C{answers}: the status socket of each process, and queries of all of them.
+
+Memory that processes share:
+
+ - C{sharing}: whether processes can share memory here.
+ - C{_overlay}: mappings without a descriptor.
+ - C{mapping}: memory files and their mappings; the descriptors that new memory must leave to others (SPARE).
+ - C{fences}: fences between accesses.
 """

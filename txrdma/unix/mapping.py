@@ -1,8 +1,9 @@
 """
-Mappings of memory files, which keep no descriptor if there are many of them.
+Memory files, their mappings, and how many descriptors new memory must leave to others.
 
-Before Python 3.13, an C{mmap} object keeps a duplicate of the mapped descriptor until it is closed: ten
-thousand connections would need twenty thousand unused descriptors.
+Mappings keep no descriptor if there are many of them: before Python 3.13, an C{mmap} object keeps a duplicate
+of the mapped descriptor until it is closed, so ten thousand connections would need twenty thousand unused
+descriptors.
 """
 
 from __future__ import annotations
