@@ -1,9 +1,17 @@
 """
 RDMA devices and their ports, as the kernel reports them without opening a device.
 
-L{devices} and L{getEndPort} find them; L{txrdma.ports.following} watches them for changes, and
-L{txrdma.ports.network} lists the network interfaces. Most connections need only the latter, so the modules of
-devices are imported when a name of this package is used.
+L{devices} and L{getEndPort} find them. Most connections need only C{network}, so the modules of devices are
+imported when a name of this package is used.
+
+ - C{sysfs}: devices and ports in sysfs, with their attributes and counters.
+ - C{finding}: the port with a name: the spellings of names, and which port of a device is chosen.
+ - C{following}: watches devices and ports for changes, and how often they are polled.
+ - C{netlink}: netlink messages.
+ - C{network}: the network interfaces of this host, and their changes.
+ - C{pnettable}: which RDMA port belongs to an interface: rules and text of the table of physical networks.
+ - C{pnet}: reads and writes this table, and the kernel's.
+ - C{softdevices}: the software device for an IP address of this host, or for connections to a peer.
 """
 
 from __future__ import annotations
