@@ -1,14 +1,16 @@
 """
 Simulated time, networks and InfiniBand fabrics, for tests and demonstrations.
 
-Its parts, each of which imports only those before it:
+Its parts, lowest first:
 
-  - L{clock <txrdma.sim.clock>}, L{network <txrdma.sim.network>} and
-    L{sharedmemory <txrdma.sim.sharedmemory>}: time, and hosts with software devices.
-  - L{nets <txrdma.sim.nets>}: descriptions of fabrics, as text or generated.
-  - L{fabric <txrdma.sim.fabric>}: an InfiniBand subnet with its agents and its subnet manager.
-  - L{netfabrics <txrdma.sim.netfabrics>}, L{twin <txrdma.sim.twin>}: conversion, and simulations of recorded
-    fabrics.
-  - L{faults <txrdma.sim.faultgenerator>}, L{faultplan <txrdma.sim.faultplan>} and
-    L{strings <txrdma.sim.strings>}: random and planned faults, and port strings.
+ - C{clock}: simulated time.
+ - C{network}: hosts with software devices, and a network that loses, delays and alters datagrams.
+ - C{sharedmemory}: processes of one host that share memory.
+ - C{nets}: descriptions of fabrics, as text or generated.
+ - C{fabric}: an InfiniBand subnet with its agents and its subnet manager.
+ - C{netfabrics}: conversion between fabrics and net files.
+ - C{twin}: simulations of recorded fabrics.
+ - C{strings}: strings of simulated management ports (C{sim...}).
+ - C{faultgenerator}: random faults and traffic.
+ - C{faultplan}: faults at planned times.
 """

@@ -1,9 +1,13 @@
 """
 A simulated InfiniBand subnet: switches, hosts and routers with their agents, and a subnet manager (SM).
 
-Its parts, each of which imports only those before it: L{model <txrdma.sim.fabric.model>} (nodes and tables),
-L{agents <txrdma.sim.fabric.agents>} (answers of a node), L{wire <txrdma.sim.fabric.wire>} (delivery of
-datagrams), L{sm <txrdma.sim.fabric.sm>} (subnet manager and SA), and L{fabric <txrdma.sim.fabric.fabric>}.
+Its parts, lowest first:
+
+ - C{model}: nodes and tables.
+ - C{agents}: answers of a node.
+ - C{wire}: delivery of datagrams, also past nodes with faults.
+ - C{sm}: subnet manager and SA.
+ - C{fabric}: the subnet as a whole: attaching ports, faults, and when the SM sweeps again.
 """
 
 from txrdma.sim.fabric.fabric import SimulatedFabric

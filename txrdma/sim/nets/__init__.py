@@ -1,1 +1,6 @@
-"""Descriptions of simulated subnets."""
+"""
+Descriptions of simulated subnets.
+
+ - C{netfile}: net files of ibsim, their parser and limits.
+ - C{fattree}: generated fat trees.
+"""
