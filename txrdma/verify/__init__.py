@@ -1,10 +1,25 @@
 """
 Checks of this host and of its RDMA devices, for C{txrdma doctor} and C{txrdma verify}.
 
-Nothing on the host is changed. Modules, lowest first:
+Nothing on the host is changed. Checks of the host, lowest first:
 
-  - of the host: C{problems}, C{host}, C{deviceports}, C{environment}
-  - of devices: C{checks}, C{subject}, C{transports}; C{suites}, C{streams}, C{serving}, C{measuring},
-    C{perftest}; C{worker} runs them in a process, and C{supervisor} runs workers
-  - C{quirks}, C{report}
+ - C{problems}: each kind of problem, why it matters, and the command that fixes it.
+ - C{host}: reads files below a root folder.
+ - C{deviceports}: device files, links, GIDs and MTUs of devices.
+ - C{environment}: kernel modules, pyverbs, limits, sysctls and rights.
+
+Checks of devices, lowest first:
+
+ - C{checks}: results, and how a worker reports them.
+ - C{subject}: the verified devices and ports.
+ - C{transports}: endpoint strings of the verified streams.
+ - C{quirks}: known failures and their explanations.
+ - C{suites}: contracts as test cases.
+ - C{streams}: conversations over streams, compared with C{tcp:}.
+ - C{serving}: the server for a remote client.
+ - C{measuring}: the client: exchanges data and measures.
+ - C{perftest}: measurements by perftest.
+ - C{worker}: a process that runs one part.
+ - C{supervisor}: starts workers, kills those that hang, and continues.
+ - C{report}: reports as JSON and Markdown, without names and addresses.
 """
