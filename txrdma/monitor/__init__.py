@@ -1,17 +1,21 @@
 """
 The fabric monitor: polls a subnet, stores its counters, and reports faults.
 
-Subpackages import only those above them:
+Its parts, lowest first; its clock is L{txrdma.tap.steadyclock}, its services are in L{txrdma.tap}:
 
-  - C{supervisor}: periodic tasks
-  - C{diagnosis}: findings and changes: error thresholds, lost nodes and links
-  - C{collecting}: calls made by other processes, the collectors
-  - C{reading}: sweeps and counter readings on a reactor; does not depend on pages
-  - C{series}: counters over time: metric families, databases, history, remote write and PromQL
-  - C{events}: state that survives the process, notifications
-  - C{web}: pages, REST, server-sent events, Prometheus metrics
-
-C{garbage}, C{iterations} and C{process} measure the process, by families of C{series}. C{files} and
-C{config} use all but C{web}. C{config} makes a configuration from what C{configfile} reads, and
-C{configvalues} checks the values. C{whatif} evaluates a history by a configuration.
+ - C{supervisor}: periodic tasks, and when one is late or has failed.
+ - C{diagnosis}: findings and changes: error thresholds, lost nodes and links.
+ - C{collecting}: calls made by other processes, the collectors.
+ - C{reading}: sweeps and counter readings on a reactor; does not depend on pages.
+ - C{series}: counters over time: metric families, databases, history, remote write and PromQL.
+ - C{events}: state that survives the process, notifications.
+ - C{garbage}: when the process collects garbage.
+ - C{iterations}: how long the reactor is busy in each iteration.
+ - C{process}: both measures as metrics.
+ - C{files}: files for other programs: Slurm's topology, unfit hosts, node names.
+ - C{configvalues}: checks of single values of the configuration.
+ - C{configfile}: the keys of the file (C{SCHEMA}), and all mistakes with their lines.
+ - C{config}: the configuration made of these, and secrets from files.
+ - C{whatif}: evaluates a history by a configuration: alerts that it would have sent.
+ - C{web}: pages, REST, server-sent events, Prometheus metrics.
 """

@@ -1,1 +1,16 @@
-"""Reading of a fabric: sweeps, counters of ports, forwarding tables; on a reactor."""
+"""
+Reading of a fabric: sweeps, counters of ports, forwarding tables; on a reactor.
+
+ - C{settings}: intervals, time-outs and bounds of a poller.
+ - C{statistics}: what a poller has done so far.
+ - C{attributes}: which counters a port has, and how they are decoded.
+ - C{changesigns}: which nodes to query again after traps and silences, and how many unplanned sweeps these
+   may cause.
+ - C{counterreader}: rounds that read the counters of all ports; when a node is silent, or another one has its
+   LID.
+ - C{details}: causes of dropped packets, at ports that have dropped some.
+ - C{fec}: counters of forward error correction, and pauses after refusals.
+ - C{congestion}: waits of ports for credits, by virtual lane.
+ - C{surveyor}: when forwarding tables, P_Keys, firmware and cables are read again.
+ - C{poller}: the whole: when to sweep, refresh and read; loops, and findings about these.
+"""
