@@ -1,5 +1,10 @@
 """
 A dissector of SMC in captures, for C{txrdma decode}.
 
-Order of the modules: C{tcp} and C{words}, then C{conversation}, then C{capture}.
+Modules, lowest first:
+
+ - C{tcp}: TCP segments and their options.
+ - C{words}: CLC and LLC messages as text.
+ - C{conversation}: connections, links and cursors, from packets.
+ - C{capture}: decodes a capture, and shows its conversations.
 """
