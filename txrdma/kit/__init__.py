@@ -1,24 +1,64 @@
 """
 Utilities that do not depend on RDMA.
 
- - L{txrdma.kit.wire}, L{txrdma.kit.rawfields}: binary layouts, and single fields of encoded messages.
- - L{txrdma.kit.values}, L{txrdma.kit.machines}: dataclasses and state machines that import quickly.
- - L{txrdma.kit.deadlines}: many deadlines on one timer.
- - L{txrdma.kit.graphs}: breadth-first search.
- - L{txrdma.kit.strings}: parameters of endpoint and device strings.
- - L{txrdma.kit.delayedcalls}: delayed calls that other code may cancel.
- - L{txrdma.kit.lazynames}: names of a package that are imported when they are used.
- - L{txrdma.kit.compiling}: instructions for mypyc.
- - L{txrdma.kit.proofs}: connections whose ends prove that they have a key.
- - L{txrdma.kit.backoff}: pauses between requests to peers that do not answer.
- - L{txrdma.kit.logs}: rate-limited logging; L{txrdma.kit.connectionlog}: the log event of each connection.
- - L{txrdma.kit.serverstrings}: checks of server endpoint strings.
- - L{txrdma.kit.httprequests}: HTTP requests with bounds of time and size.
- - L{txrdma.kit.webaccess}, L{txrdma.kit.pathprefix}: tokens and passwords of a web site; pages below a path.
- - L{txrdma.kit.passwords}: users with roles, and hashes of their passwords.
- - L{txrdma.kit.remotewrite}: samples in the encoding of Prometheus' remote write.
- - L{txrdma.kit.remotesender}: sends them, or stores them until they can be sent.
- - L{txrdma.kit.lease}: the right of one process among several to do something.
- - L{txrdma.kit.spool}: a queue on disk that is limited in size.
- - L{txrdma.kit.twistedprivate}: private names of Twisted in use, and a check that they exist.
+Bytes and values:
+
+ - C{wire}: declares binary layouts.
+ - C{wirefield}: one field of a layout.
+ - C{wirecode}: compiles methods of layouts.
+ - C{rawfields}: reads and writes single fields of encoded layouts.
+ - C{buffers}: types of buffers, for static checkers.
+ - C{values}: dataclasses that import quickly.
+ - C{machines}: state machines that import quickly.
+ - C{compiling}: instructions for mypyc.
+ - C{lazynames}: names of a package that are imported when they are used.
+
+Strings:
+
+ - C{strings}: device, port and endpoint strings: syntax, sizes, times; text of a peer, escaped.
+ - C{serverstrings}: whether a server endpoint string is valid, and accepts connections from this host only.
+
+Time and the reactor:
+
+ - C{forwardclock}: the clock of protocol cores, which never decreases (that of the fabric monitor is
+   L{txrdma.tap.steadyclock}).
+ - C{deadlines}: many deadlines on one timer.
+ - C{delayedcalls}: delayed calls that other code may cancel.
+ - C{backoff}: pauses between requests to peers that do not answer.
+ - C{listeners}: listeners of events.
+ - C{cancelling}: attempts to connect: errors when they are cancelled.
+ - C{shutdown}: closes connections before the reactor stops, within a time limit.
+ - C{twistedprivate}: private names of Twisted in use, and a check that they exist.
+
+Logs:
+
+ - C{logs}: texts of errors with advice, and rate-limited logging.
+ - C{connectionlog}: the event at the end of each connection, and how many are written.
+
+Connections:
+
+ - C{tcpkeepalive}: keepalive of TCP.
+ - C{refusals}: connections that a server refuses.
+ - C{proofs}: both ends of a connection prove that they have a key; limits of clients that have not.
+ - C{httprequests}: HTTP requests with limits of time and size.
+ - C{programs}: output of other programs, with limits.
+
+Web sites:
+
+ - C{webaccess}: tokens, passwords and proxies of a web site; limits of wrong passwords.
+ - C{passwords}: users with roles, and hashes of their passwords.
+ - C{pathprefix}: pages below a path of a proxy.
+
+Time series and storage:
+
+ - C{promql}: answers of Prometheus' HTTP API.
+ - C{remotewrite}: samples in the encoding of Prometheus' remote write.
+ - C{remotesender}: sends them, or stores them until they can be sent; pauses, limits, and why samples were
+   lost.
+ - C{spool}: a queue on disk that is limited in size.
+ - C{lease}: the right of one process among several to do something, and how long it lasts.
+
+Graphs:
+
+ - C{graphs}: breadth-first search.
 """
