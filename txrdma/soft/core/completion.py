@@ -192,7 +192,7 @@ class _Polled:
     @ivar activity: the route's C{activity} at the last sweep.
     """
 
-    __slots__ = ("_queue", "activity", "arm", "poll", "raised", "route")
+    __slots__ = ("_queue", "activity", "arm", "raised", "route")
 
     def __init__(
         self,
@@ -202,7 +202,6 @@ class _Polled:
         raised: Callable[[], None],
     ) -> None:
         self._queue, self.route, self.arm, self.raised = queue, route, arm, raised
-        self.poll = route.poll
         self.activity = -1
 
     def wake(self) -> None:
@@ -210,7 +209,7 @@ class _Polled:
         try:
             if self._queue.rouse(self.route):
                 self.arm()
-                self.poll()
+                self.route.poll()
         except Exception:
             self.raised()
 
@@ -385,7 +384,7 @@ class SoftCompletionQueue:
     def _listRoutes(self) -> None:
         """List the routes to poll and to arm, after a change."""
         awake = self._awake.values()
-        polls = [each.poll for each in awake]
+        polls = [each.route.poll for each in awake]
         if self._dormant or any(route.doorbell for route in self._awake):
             polls.insert(0, self._pollDormant)
         self._polls = tuple(polls)
@@ -398,14 +397,14 @@ class SoftCompletionQueue:
     def _isolate(self, failed: Callable[[], None]) -> None:
         """Fail only the queue pair of the route whose poll has raised an exception, and poll the others."""
         routes = tuple(self._awake.values())
-        if not any(polled.poll is failed for polled in routes):
+        if not any(polled.route.poll == failed for polled in routes):
             _log.failure("Unexpected error while {queue!r} was polled", queue=self)
         for polled in routes:
-            if polled.poll is failed:
+            if polled.route.poll == failed:
                 polled.raised()
             else:
                 try:
-                    polled.poll()
+                    polled.route.poll()
                 except Exception:
                     polled.raised()
 
@@ -448,7 +447,7 @@ class SoftCompletionQueue:
         if polled is not None:
             polled.activity = -1
             self._awake[route] = polled
-            self._polls += (polled.poll,)
+            self._polls += (route.poll,)
             self._arms += (polled.arm,)
             if self.channel.page is not None:
                 self.channel.page.cancel(route.doorbell)

@@ -74,15 +74,13 @@ class Lane:
     """
     Both directions of one queue pair over shared memory: a L{Route <txrdma.soft.core.route.Route>}.
 
-    @ivar post: L{LaneSender.post <txrdma.soft.shared._outgoing.LaneSender.post>} itself; like C{poll} and
-        C{receivesPosted} of the incoming half it is called for every message.
     @ivar regions: the peer's memory, as far as it is known; None for a key that was refused.
     """
 
     __slots__ = (
         *("_canPut", "_first", "_header", "_incoming", "_length", "_outgoing", "_owner", "_remote"),
         *("_rings", "_services", "_since", "_size", "_step", "_unpack", "_unread", "_wake", "_wakeups"),
-        *("doorbell", "isConsumed", "isPlaced", "poll", "post", "receivesPosted", "regions"),
+        *("doorbell", "regions"),
     )
 
     name = "shared-memory"
@@ -95,7 +93,7 @@ class Lane:
         self._owner = owner
         self._services: LaneServices = services
         self._outgoing = outgoing = LaneSender(owner, services, box)
-        self._incoming = incoming = LaneReceiver(owner, outgoing, shared)
+        self._incoming = LaneReceiver(owner, outgoing, shared)
         self._rings = outgoing.rings
         self._wakeups = outgoing.wakeups
         self._remote = remote = outgoing.remote
@@ -112,11 +110,6 @@ class Lane:
         self.doorbell = 0
         self._unpack: Callable[[Any, int], tuple[int, ...]]
         self.regions = remote.regions
-        self.isPlaced: Callable[[], bool] = outgoing.isPlaced
-        self.isConsumed: Callable[[], bool] = outgoing.isConsumed
-        self.post: Callable[[Sequence[SendRequest]], None] = outgoing.post
-        self.poll: Callable[[], None] = incoming.poll
-        self.receivesPosted: Callable[[], None] = incoming.receivesPosted
 
     @property
     def direct(self) -> Lane | None:
@@ -137,6 +130,25 @@ class Lane:
         if isReady:
             self._incoming.establish()
         self._canPut = isReady and self._header > 0
+
+    def post(self, requests: Sequence[SendRequest]) -> None:
+        if self._wake is not None:
+            self._wake()
+            if requests[0].operation is Operation.SEND:  # RDMA may complete before the peer reads the ring
+                self._rings.rewind()
+        self._outgoing.post(requests)
+
+    def poll(self) -> None:
+        self._incoming.poll()
+
+    def receivesPosted(self) -> None:
+        self._incoming.receivesPosted()
+
+    def isPlaced(self) -> bool:
+        return self._outgoing.isPlaced()
+
+    def isConsumed(self) -> bool:
+        return self._outgoing.isConsumed()
 
     def nudged(self) -> None:
         """Poll on behalf of the peer, and resume requests that wait for it."""
@@ -174,14 +186,6 @@ class Lane:
 
     def setDormant(self, wake: Callable[[], None] | None) -> None:
         self._wake = wake
-        self.post = self._outgoing.post if wake is None else self._wakeAndPost
-
-    def _wakeAndPost(self, requests: Sequence[SendRequest]) -> None:
-        if self._wake is not None:
-            self._wake()
-        if requests[0].operation is Operation.SEND:  # RDMA may complete before the peer reads the ring
-            self._rings.rewind()
-        self._outgoing.post(requests)
 
     def trim(self) -> bool:
         return self._incoming.trim()
