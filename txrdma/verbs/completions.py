@@ -98,9 +98,6 @@ class CompletionReader:
     Where the reactor does not poll queues itself, and polling finds everything, as in shared memory and for
     datagrams of the software device, the reader busy-polls for a while before it arms: as long as L{BusyPoll}
     decides, and in slices, between which the reactor runs others.
-
-    @ivar poll: L{Sources.poll <txrdma.verbs._sources.Sources.poll>} itself: hands over completions, and
-        returns whether there were any. C{fileno}: the channel's.
     """
 
     def __init__(
@@ -127,8 +124,6 @@ class CompletionReader:
         self._sources = sources = Sources(self._fail)
         for queue in reversed(self._queues):
             sources.add(queue.poll, handler)
-        self.poll: Callable[[], bool] = sources.poll
-        self.fileno: Callable[[], int] = channel.fileno
         self._handler = handler
         self._polling: IReactorPolling | None = IReactorPolling(reactor, None) if busyPolls else None
         self._busyPoll = BusyPoll(_budget, sleepSeconds)
@@ -180,6 +175,13 @@ class CompletionReader:
             self._sources.add(poll, handler)
         else:
             self._sources.addFirst(poll, handler, unread)
+
+    def poll(self) -> bool:
+        """Hand completions to the handlers; return whether there were any."""
+        return self._sources.poll()
+
+    def fileno(self) -> int:
+        return self._channel.fileno()
 
     def preferLatency(self) -> None:
         """Busy-poll longer than processor time would justify."""

@@ -314,7 +314,7 @@ class RaceTests(RaceTestCase):
     def test_linkFailureAfterClientLeftIsNoOrderlyEnd(self) -> None:
         there = self.finish()
         (link,) = linkGroups(self.server, DEVICE).links()
-        link._reader.poll = lambda: False  # as if the adapter had failed
+        self.patch(link._reader, "poll", lambda: False)  # as if the adapter had failed
         link.broken("for the test")
         self.wait(20)
         self.assertEqual((there.mode, there.hasEnded, there.reason), ("", False, None))
