@@ -431,6 +431,7 @@ def main(arguments: list[str]) -> int:
     options = parsed(arguments)
     allowDescriptors()
     signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored if a script runs it in background
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a test that does not end would go on
     label = f"{options.label}: " if options.label else ""
     options.folder.mkdir(parents=True, exist_ok=True)
     root = options.root

@@ -206,6 +206,27 @@ class RunTests(SynchronousTestCase):
         )
         self.assertEqual(self.last(source, before="trap '' INT"), (0, "1 passed, 0 failed, 0 skipped"))
 
+    def test_terminates(self) -> None:
+        """A run that is terminated ends its workers, even while a test computes and ignores SIGTERM."""
+        folder = Path(self.mktemp()).absolute()
+        folder.mkdir()
+        held = folder / "held"
+        os.mkfifo(held)
+        (folder / "test_given.py").write_text(
+            f"{HEAD}def test_a(self):\n"
+            "    signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+            f"    signal.alarm(30)\n    held = open({str(held)!r}, 'w')\n"
+            "    while True: pass"
+        )
+        tool = str(CHECKOUT / "tools" / "runtests.py")
+        words = [sys.executable, tool, "--root", str(folder), "--folder", str(folder / "left"), "test_given"]
+        with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+            with held.open() as other:  # waits for the worker
+                process.terminate()
+                self.assertEqual(other.read(), "")  # ends with the worker
+            output, _ = process.communicate(timeout=60)
+        self.assertEqual((process.returncode, output.splitlines()[0]), (130, "Interrupted."))
+
 
 class GroupTests(SynchronousTestCase):
     """Tests that use what their group excludes fail."""
