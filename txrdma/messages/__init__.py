@@ -11,4 +11,8 @@ Modules, lowest first:
    L{txrdma.cm.terms}.
  - C{transport}: the base class of transports: producers, exceptions of the application, shutdown of the
    reactor.
+
+Flow control and endpoints are not here, because they have no code in common: C{cm} counts messages, for each
+of which the peer has posted a receive (L{txrdma.cm.connections._credits}), and connects by the communication
+manager; C{btl} counts bytes (L{txrdma.btl.core.flow}), and connects by TCP.
 """
