@@ -22,6 +22,7 @@ from txrdma.error import DeviceUnavailable, RDMAError
 from txrdma.fabric.health import Finding
 from txrdma.kit.delayedcalls import Timer
 from txrdma.kit.logs import errorText
+from txrdma.kit.strings import escaped
 
 _log = Logger()
 
@@ -36,7 +37,7 @@ _FALLBACK_SECONDS: Final = 60.0
 
 
 def _textOf(failure: Failure) -> str:
-    return errorText(failure.value).rstrip(".")
+    return escaped(errorText(failure.value).rstrip("."))
 
 
 class SupervisedLoop:

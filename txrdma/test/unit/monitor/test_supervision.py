@@ -74,6 +74,16 @@ class LoopTests(SynchronousTestCase):
             self.clock.pump([0.0, 10.0])
         self.assertEqual([event["log_level"] for event in logs], [LogLevel.warn])
 
+    def test_controlCharacters(self) -> None:
+        """The text of an exception, which may be a peer's, has no control characters in logs and findings."""
+        self.outcome = lambda: fail(DeviceUnavailable("no\x1b[2J\n"))
+        with capturedLogs() as logs:
+            self.loop.start()
+            self.clock.advance(0.0)
+        texts = [formatEvent(each) for each in logs]
+        self.assertEqual(texts, [r"sweep failed, and is tried again: no\x1b[2J\x0a"])
+        self.assertEqual([one.text for one in self.supervisor.findings()], [r"no\x1b[2J\x0a"])
+
     def test_step(self) -> None:
         """A step that fails makes its run fail, but the other steps are executed."""
         done: list[int] = []
