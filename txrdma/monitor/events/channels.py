@@ -17,11 +17,12 @@ from email.message import EmailMessage
 from email.utils import formatdate
 from hashlib import blake2b
 from io import BytesIO
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
-from twisted.mail.smtp import ESMTPSenderFactory
+from twisted.mail.smtp import ESMTPSenderFactory, SMTPClientError
+from twisted.python.failure import Failure
 
 from txrdma.error import DeviceUnavailable
 from txrdma.kit.httprequests import fetch, quietAgent, SUCCESSES
@@ -240,7 +241,7 @@ class MailChannel(AlertChannel):
         self._settings = settings
 
     def send(self, alerts: Sequence[Alert]) -> Deferred[None]:
-        """Send one mail with all alerts."""
+        """Send one mail with all alerts; fails with L{DeviceUnavailable} if the server refuses it."""
         settings, reactor = self._settings, self._reactor
         message = mailOf(alerts, settings, reactor.seconds()).as_bytes()
         hasLogin = bool(settings.user)
@@ -265,7 +266,7 @@ class MailChannel(AlertChannel):
             hostname=settings.host,
         )
         connector = reactor.connectTCP(settings.host, settings.port, factory, timeout=POST_SECONDS)
-        return sending.addTimeout(4 * MAIL_SECONDS, reactor).addCallback(self._sent)
+        return sending.addTimeout(4 * MAIL_SECONDS, reactor).addCallbacks(self._sent, self._refused)
 
     def _sent(self, result: tuple[int, list[tuple[bytes, int, bytes]]]) -> None:
         """Log recipients that were refused while others were accepted: the mail is not sent to them again."""
@@ -273,6 +274,17 @@ class MailChannel(AlertChannel):
             if code not in _SMTP_OK:
                 values = {"code": code, "answer": escapedText(answer)}
                 _log.warn("mail to {address}: {code} {answer}", address=address.decode(), **values)
+
+    @staticmethod
+    def _refused(failure: Failure) -> NoReturn:
+        """Raise an error with the server's answers, but not with the last lines sent: one is the password."""
+        error = failure.value
+        if not isinstance(error, SMTPClientError):
+            failure.raiseException()
+        answers: Any = error.addresses or ()
+        texts = dict.fromkeys(map(escapedText, (error.resp, *(answer for _, _, answer in answers))))
+        code = [str(error.code)] if error.code > 0 else []
+        raise DeviceUnavailable(" ".join([*code, "; ".join(texts)])) from None
 
 
 # Lines.

@@ -13,7 +13,6 @@ from typing import Final
 from twisted.internet.defer import CancelledError, Deferred, maybeDeferred, TimeoutError
 from twisted.internet.error import ConnectError, ConnectionClosed
 from twisted.internet.interfaces import IReactorTime
-from twisted.mail.smtp import SMTPError
 
 from txrdma.error import DeviceUnavailable, RDMAError
 from txrdma.kit.delayedcalls import cancelCall, Timer
@@ -100,7 +99,7 @@ class NotificationQueue:
             *(reactor, channel.name, self._sendWaiting, self._untilNext),
             isReported=False,
             isPeriodic=False,
-            expected=(RDMAError, OSError, ConnectError, ConnectionClosed, TimeoutError, SMTPError),
+            expected=(RDMAError, OSError, ConnectError, ConnectionClosed, TimeoutError),
         )
         self.loop.start(None)
 

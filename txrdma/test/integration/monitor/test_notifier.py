@@ -16,7 +16,6 @@ from twisted.mail.smtp import (
     IMessageDelivery,
     SMTP,
     SMTPBadRcpt,
-    SMTPConnectError,
     SMTPFactory,
     User,
 )
@@ -176,7 +175,7 @@ class MailTests(ChannelTestCase):
                 self.transport.loseConnection()  # type: ignore[union-attr]  # it is connected
 
         channel = await self.mailing(Factory.forProtocol(HangUp))
-        await self.assertFailure(channel.send(alertsOf("leaf 1")), SMTPConnectError)
+        await self.assertFailure(channel.send(alertsOf("leaf 1")), DeviceUnavailable)
         await deferLater(reactor, 0.1)
         self.assertEqual(len(connections), 1)
 

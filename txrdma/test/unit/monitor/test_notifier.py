@@ -15,7 +15,9 @@ from unittest.mock import Mock
 
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
+from twisted.internet.testing import MemoryReactorClock
 from twisted.logger import capturedLogs, formatEvent
+from twisted.mail.smtp import AUTHDeclinedError, SMTPDeliveryError, SMTPTimeoutError
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import DeviceUnavailable
@@ -619,6 +621,21 @@ class FormatTests(SynchronousTestCase):
             channel._sent((1, answers))
         texts = [formatEvent(each) for each in logs]
         self.assertEqual(texts, [r"mail to you@example.org: 550 no\x1b[2J\x0d\x0a"])
+
+    def test_refusedMail(self) -> None:
+        """The error of a refused mail has the escaped answers, but not the last lines of the exchange."""
+        reactor = MemoryReactorClock()
+        channel = MailChannel(reactor, MailSettings("mail", "fabric@example.org", ("ops@example.org",)))
+        answers = [(b"ops@example.org", 550, b"no\x1b[2J"), (b"you@example.org", 550, b"no\x1b[2J")]
+        for error, text in (
+            (SMTPDeliveryError(550, b"Refused", b">>> cGFzc3dvcmQ=", answers), r"550 Refused; no\x1b[2J"),
+            (AUTHDeclinedError(535, b"no\n\xff", b">>> cGFzc3dvcmQ="), r"535 no\x0a\xff"),
+            (SMTPTimeoutError(-1, b"Timeout", b">>> cGFzc3dvcmQ="), "Timeout"),
+        ):
+            sent = channel.send(alertsOf("leaf 1"))
+            factory: Any = reactor.tcpClients[-1][2]
+            factory.result.errback(error)
+            self.assertEqual(str(self.failureResultOf(sent, DeviceUnavailable).value), text)
 
     def test_lines(self) -> None:
         """Lines of JSON are appended, one for each finding, even if its name contains line breaks."""
