@@ -40,12 +40,11 @@ from txrdma.fabric.sweepbounds import (
     MOST_HOPS,
     MOST_NODES,
     MOST_PROBLEMS,
-    UNPROCESSED,
+    unprocessed,
 )
 from txrdma.iba.path import IBDRPath, IBPath
 from txrdma.iba.types import GUID
 from txrdma.iba.verbs import PhysicalState
-from txrdma.kit.logs import errorText
 from txrdma.kit.rawfields import peek, span
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.core.answers import rawKind
@@ -332,7 +331,7 @@ class Sweep:
         if question.kind in (_NodeInfo, _PortInfo) and self._failures < MOST_PROBLEMS:
             self.unprocessed.append((question.about.node.guid, question.about.number))
         what = question.kind.__name__.lstrip("_")
-        self._problem(UNPROCESSED, question.path, f"{what}: {type(error).__name__}: {errorText(error)}")
+        self._add(unprocessed(str(question.path), what, error))
 
     def _broken(self, error: BaseException) -> None:
         """Fail the sweep with an error that no other node caused, such as the loss of the port."""
@@ -351,9 +350,12 @@ class Sweep:
         self._problem(sort, question.path, f"{question.kind.__name__.lstrip('_')}: {error}")
 
     def _problem(self, sort: str, route: IBPath, text: str) -> None:
+        self._add(Problem(sort, str(route), text))
+
+    def _add(self, problem: Problem) -> None:
         self._failures += 1
         if self._failures <= MOST_PROBLEMS:
-            self.fabric.problems.append(Problem(sort, str(route), text))
+            self.fabric.problems.append(problem)
 
     def _reportRest(self) -> None:
         """Report omitted problems and nodes as problems of the fabric."""

@@ -1,17 +1,24 @@
 """
 Refresh of a known fabric: some nodes are queried again, and the model is updated with their changes.
 
-A sweep queries all nodes; a refresh queries only nodes with signs of a change, and nodes behind them.
+A sweep queries all nodes; a refresh queries only nodes with signs of a change, and nodes behind them. As in a
+sweep, an exception that is raised while a node's answers are processed becomes a problem of the fabric.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final, TypeVar
 
+from twisted.internet.defer import CancelledError
+from twisted.logger import Logger
+
+from txrdma.error import DeviceUnavailable
 from txrdma.fabric.health import hasLink
 from txrdma.fabric.model import Fabric, isSame, localPortIn, Node, nodeGUIDIn, Port, portGUIDIn
-from txrdma.fabric.sweepbounds import MOST_HOPS
+from txrdma.fabric.sweepbounds import MOST_HOPS, MOST_PROBLEMS, unprocessed
 from txrdma.iba.path import IBDRPath, IBPath, MADEndPort
 from txrdma.iba.types import GUID
 from txrdma.kit.rawfields import span
@@ -20,6 +27,8 @@ from txrdma.mad.layouts.attributes import Attribute
 from txrdma.mad.layouts.smp import NodeDescription, NodeInfo, PortInfo
 from txrdma.mad.paths import toLID
 from txrdma.mad.rpcs import RPCs
+
+_log = Logger()
 
 _ARRIVAL: Final = span(PortInfo, "localPortNum")
 
@@ -34,6 +43,7 @@ class Refresh:
     @ivar changed: nodes with a changed PortInfo, link or node description.
     @ivar isRelinked: True if a node or a link was added or removed.
     @ivar unclear: reason why the whole fabric has to be swept; C{""} if there is none.
+    @ivar isIncomplete: True if answers of a node could not be processed.
     @ivar asked: number of ports whose PortInfo was queried.
     """
 
@@ -42,7 +52,7 @@ class Refresh:
     ) -> None:
         self.touched: set[GUID] = set()
         self.changed: dict[Node, None] = {}
-        self.isRelinked = False
+        self.isRelinked = self.isIncomplete = False
         self.unclear = ""
         self.asked = 0
         self._known: set[GUID] = set()
@@ -61,6 +71,10 @@ class Refresh:
         @raise txrdma.error.DeviceUnavailable: the local port is lost.
         @raise MADFailure: the node does not answer.
         """
+        with self._isolated(node):
+            await self._refresh(node, isThorough)
+
+    async def _refresh(self, node: Node, isThorough: bool) -> None:
         came = []
         self.touched.add(node.guid)
         for port in [port for port in node.ports.values() if port.raw]:
@@ -90,13 +104,35 @@ class Refresh:
         for port in self._loose:
             node = port.node
             if self._fabric.nodes.get(node.guid) is node and port.peer is None and port.raw:
-                try:
-                    isUnchanged = await self._askPort(port)
-                except MADFailure:
-                    self.unclear = f"{port} does not answer"
-                    continue
-                if isUnchanged and hasLink(port):
-                    await self._beyond(port)
+                with self._isolated(node):
+                    await self._followLoose(port)
+
+    async def _followLoose(self, port: Port) -> None:
+        """Query a port whose link was removed, and the node behind it if it has a link again."""
+        try:
+            isUnchanged = await self._askPort(port)
+        except MADFailure:
+            self.unclear = f"{port} does not answer"
+            return
+        if isUnchanged and hasLink(port):
+            await self._beyond(port)
+
+    @contextmanager
+    def _isolated(self, node: Node) -> Iterator[None]:
+        """Report an exception in the processing of a node's answers as a problem; log one per refresh."""
+        try:
+            yield
+        except (CancelledError, DeviceUnavailable, MADFailure):
+            raise
+        except Exception as error:
+            self.unclear = f"answers of {node} could not be processed"
+            problems = self._fabric.problems
+            problem = unprocessed(str(node.route or node), str(node), error)
+            if problem not in problems and len(problems) < MOST_PROBLEMS:
+                problems.append(problem)
+                if not self.isIncomplete:
+                    _log.failure("answers of {node} could not be processed", node=str(node))
+            self.isIncomplete = True
 
     async def _ask(self, kind: type[AttributeT], path: IBPath, modifier: int = 0) -> AttributeT:
         answer: AttributeT = await self._rpcs.SubnGet(

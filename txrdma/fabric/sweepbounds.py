@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from txrdma.fabric.model import Fabric, Node, Port, Problem
+from txrdma.kit.logs import errorText
 
 MOST_NODES: Final = 49_151
 """Largest number of nodes: a subnet has as many unicast LIDs (IBA 4.1.3), and each node needs one."""
@@ -39,6 +40,11 @@ _MOST_CUTS: Final = 4
 
 _FEWEST_HOPS: Final = 2
 """Smallest number of hops to a branch: one hop leads to the whole fabric behind the local port."""
+
+
+def unprocessed(where: str, what: str, error: Exception) -> Problem:
+    """Return the problem that the processing of an answer has raised; C{what} names the answer."""
+    return Problem(UNPROCESSED, where, f"{what}: {type(error).__name__}: {errorText(error)}")
 
 
 def heaviest(routes: Iterable[bytes]) -> tuple[bytes, int]:

@@ -509,7 +509,8 @@ class FabricPoller:
         for one in self._withCauses(checked):
             # Datagrams are lost: what is new at other nodes waits for the next sweep.
             portKey = one.where if one.guid is None else str(one.guid)
-            if portKey in touched or (one.kind, portKey, one.port) in opened:
+            isNew = portKey in touched or one.kind == UNPROCESSED
+            if isNew or (one.kind, portKey, one.port) in opened:
                 found.append(one)
         self.findings.report(_SWEEP, found, isUnknown=lambda key: key not in self.findings.log.open)
 
@@ -609,7 +610,7 @@ class FabricPoller:
         if refresh.unclear:
             _log.debug("a sweep is needed: {why}", why=refresh.unclear)
             self._sweepSoon(self._settings.settleSeconds)
-        if refresh.changed or wasSign:
+        if refresh.changed or refresh.isIncomplete or wasSign:
             self._touched |= refresh.touched
             if refresh.isRelinked:
                 await self._nodesChanged(loop, fabric, now)
@@ -715,7 +716,7 @@ class FabricPoller:
         end, seconds = self._agent.port.endPort, self._settings.timeoutSeconds
 
         async def readState(node: Node) -> None:
-            with self.rounds.step("reading states"), suppress(MADFailure):  # counters show if it is silent
+            with suppress(MADFailure):  # counters show if it is silent
                 await refresh.refresh(node)
 
         async def readOptional(

@@ -12,10 +12,10 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
 
 from txrdma.error import DeviceUnavailable
-from txrdma.fabric import health
+from txrdma.fabric import health, refreshing
 from txrdma.fabric.discovery import Sweep
 from txrdma.fabric.health import Finding
-from txrdma.fabric.model import Fabric, nodeGUIDIn, PortKey
+from txrdma.fabric.model import Fabric, isSame, nodeGUIDIn, PortKey
 from txrdma.iba.path import IBPath
 from txrdma.iba.verbs import Buffer
 from txrdma.interfaces import IMADPort
@@ -128,6 +128,17 @@ class PollerTestCase(FabricTestCase):
     def started(self, seconds: float = 35.0) -> None:
         self.poller.start()
         self.pump(seconds)
+
+    def failingRefresh(self, name: str) -> None:
+        """Raise an exception whenever a refresh processes a NodeInfo of this node; sweeps do not."""
+        guid = self.fabric.node(name).guid.raw
+
+        def failing(raw: bytes, other: bytes) -> bool:
+            if nodeGUIDIn(raw) == guid:
+                raise ZeroDivisionError("a bug")
+            return isSame(raw, other)
+
+        self.patch(refreshing, "isSame", failing)
 
     def loseHost(self) -> None:
         """Let a host disappear, and wait until that is found."""
@@ -357,6 +368,27 @@ class PollerTests(PollerTestCase):
         self.assertTrue(self.flushLoggedErrors(ZeroDivisionError))
         self.assertIn(self.fabric.node("b").guid, self.sweptFabric.nodes)
 
+    def test_unprocessedRefresh(self) -> None:
+        """An exception in a refresh affects only its node, is logged once, and a sweep follows."""
+        self.started(65.0)
+        sweepSoon = self.patch(self.poller, "_sweepSoon", lambda seconds: None)
+        self.failingRefresh("left")
+        self.fabric.cut("c")
+        for _ in range(3):
+            for name in ("left", "right"):
+                self.poller._sign(self.fabric.node(name).guid)
+            self.pump(4.0)
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+        self.assertEqual(set(self.output()), {("raised", "unprocessed", "a"), ("raised", "node-gone", "c")})
+        self.assertEqual(self.poller._refreshes.problem, "")
+        sweepSoon.restore()
+        sweeps = self.poller.statistics.sweeps
+        self.poller._sign(self.fabric.node("left").guid)
+        self.pump(8.0)
+        self.assertEqual(self.poller.statistics.sweeps, sweeps + 1)
+        self.pump(90.0)
+        self.assertEqual(self.output(), [("cleared", "unprocessed", "a")])
+
     def test_silentWithoutLID(self) -> None:
         """Nodes that were silent and lost their LIDs do not count when all others seem to be silent."""
         for name in ("c", "d"):
@@ -534,6 +566,19 @@ class WithoutNoticesTests(PollerTestCase):
         self.fabric.heal("left", 3)
         self.pump(120.0)
         self.assertEqual(self.output(), [("cleared", "link-gone", "left")])
+
+    def test_unprocessed(self) -> None:
+        """An exception in the processing of a node's port states affects only that node."""
+        self.started(65.0)
+        self.patch(self.poller, "_sweepSoon", lambda seconds: None)
+        self.failingRefresh("left")
+        self.fabric.cut("b")
+        self.fabric.cut("c")
+        self.pump(100.0)
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+        expected = {("unprocessed", "a"), ("node-gone", "c"), ("node-silent", "b")}
+        self.assertEqual({(kind, where) for _, kind, where in self.output()}, expected)
+        self.assertEqual(self.poller.rounds.problem, "")
 
     def test_linkDowned(self) -> None:
         """A link that went down between two polls is detected by LinkDowned."""
