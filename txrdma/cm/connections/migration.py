@@ -77,13 +77,13 @@ class PathMigration:
             raise InvalidRequest(f"{self._adapter.device.name} has no other path to this address of the peer")
         return self._adapter.cmPathOf(path)
 
-    def accept(self, pair: IQueuePair, path: CMPath) -> bool:
-        """Set the alternate path that the peer offers; return whether the device accepts it."""
+    def accept(self, pair: IQueuePair, path: CMPath, primary: CMPath) -> bool:
+        """Set the alternate path that the peer at C{primary} offers; return whether the device accepts it."""
         try:
             self.load(pair, path)
         except RDMAError as error:
             _rateLimited.info(
-                self._adapter.device.name,
+                primary.remoteGID,
                 "{pair} cannot migrate to {path}: {error}",
                 pair=pair,
                 path=path,

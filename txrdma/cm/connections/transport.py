@@ -450,9 +450,9 @@ class RDMATransport(RequestTransport):
 
     def mayMigrateTo(self, path: CMPath) -> bool:
         """Set a path that the peer offers as the alternate one; return whether the device accepts it."""
-        return (
-            self._pair is not None and self.canMigrate and self._prepareMigration().accept(self._pair, path)
-        )
+        if self._pair is None or not self.canMigrate:
+            return False
+        return self._prepareMigration().accept(self._pair, path, self._cm.primary)
 
     def _loadRequested(self, path: CMPath) -> APStatus:
         """Set the path of a LAP as the alternate one, unless the application or the device refuses it."""

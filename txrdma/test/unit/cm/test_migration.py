@@ -359,6 +359,20 @@ class MigrationTests(TwoPortCase):
         assert isinstance(server, Hashing)
         self.wait(lambda: server.length)
 
+    def test_refusalsOfPeers(self) -> None:
+        """Refused paths of one peer do not keep those of others out of the log."""
+        self.patch(migration._rateLimited, "_entries", {})
+        self.serve(terms=TERMS)
+        with capturedLogs() as logs:
+            for number in (0, 1):
+                client = self.result(self.connectBy(self.path(number), terms=TERMS))
+                self.wait(lambda: self.served[-1].isMade)
+                refuseMigration(self, self.served[-1])
+                for _ in range(3):
+                    self.assertRefused(APStatus.NOT_SUPPORTED, client, self.path(1 - number))
+        texts = [text for text in map(formatEvent, logs) if "cannot migrate to" in text]
+        self.assertEqual(len(texts), 2)
+
     def test_deviceRefuses(self) -> None:
         """If the device of the requesting end cannot migrate, loading fails, and the connection continues."""
         client, server = self.connected()
