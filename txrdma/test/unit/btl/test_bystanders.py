@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from errno import ENOMEM
 from typing import Any
 from unittest.mock import Mock
 
@@ -29,7 +30,9 @@ from txrdma.btl.module import _Route, ModulePort, MOST_INTERRUPTIONS, PEACEFUL_S
 from txrdma.btl.receivebuffers import RemoteReceiveBuffers
 from txrdma.btl.requests import PendingRequests
 from txrdma.btl.wire import REFUSED
+from txrdma.error import DeviceUnavailable
 from txrdma.soft.device import SoftAddressHandle
+from txrdma.soft.rc.routes import DatagramRoute
 from txrdma.test.support.btl.hosts import HostsCase, TAG, TagRecorder
 from txrdma.test.support.compiled import skipIfCompiled
 
@@ -464,6 +467,50 @@ class BystanderTests(HostsCase):
             inFlight = channel.posted - channel.completed
             self.assertEqual(module.core.credits[channel.number] + inFlight, channel.sends)
         self.assertFalse(self.client.lost or self.server.lost)
+
+    def failPolls(self, error: Exception, times: int) -> list[object]:
+        """Let the client's device raise an exception at the next polls; a list gets an item for each."""
+        channels: list[Any] = self.lifeline(self.client).module._channels
+        ports = [each._direct.route.port for each in channels]
+        usual, raised = DatagramRoute.poll, list[object]()
+
+        def poll(route: DatagramRoute) -> None:
+            if route.port in ports and len(raised) < times:
+                raised.append(route)
+                raise error
+            usual(route)
+
+        self.patch(DatagramRoute, "poll", poll)
+        return raised
+
+    def test_poll(self) -> None:
+        """A module survives polls that fail, and loses no credits. Those before a restart are not logged."""
+        module = self.lifeline(self.client).module
+        raised = self.failPolls(OSError(ENOMEM, "a test's"), 3)
+        for each in (self.client, *self.bystanders):
+            each.transport.send(TAG, bytes(9000))
+        self.wait(lambda: len(raised) == 3)
+        self.assertFalse(module.isAbandoned)
+        self.pause(3.0)
+        self.assertEqual(len(self.flushLoggedErrors(OSError)), 2)
+        self.assertEqual([len(each.tagged) for each in (self.server, *self.bystanders)], [1, 1, 1])
+        for channel in module._channels:
+            inFlight = channel.posted - channel.completed
+            self.assertEqual(module.core.credits[channel.number] + inFlight, channel.sends)
+        self.closeAll()
+
+    def test_pollOfLostDevice(self) -> None:
+        """A poll that fails because the device is lost ends the use of its port at once."""
+        self.failPolls(DeviceUnavailable("a test's"), 1)
+        self.wait(lambda: self.client.lost and self.server.lost)
+        self.assertEqual(len(self.flushLoggedErrors(DeviceUnavailable)), 1)
+
+    def test_allPolls(self) -> None:
+        """A module whose polls always fail ends, so that the log is not filled."""
+        self.failPolls(OSError(ENOMEM, "a test's"), 1000)
+        self.client.transport.send(TAG, bytes(3000)).addErrback(lambda failure: None)
+        self.wait(lambda: self.client.lost and self.server.lost, 60.0)
+        self.assertLessEqual(len(self.flushLoggedErrors(OSError)), MOST_INTERRUPTIONS + 2)
 
     def test_timerAfterInterruptions(self) -> None:
         """Segments are soon sent again although a turn has raised an exception."""
