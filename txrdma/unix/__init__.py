@@ -14,4 +14,5 @@ Memory that processes share:
  - C{_overlay}: mappings without a descriptor.
  - C{mapping}: memory files and their mappings; the descriptors that new memory must leave to others (SPARE).
  - C{fences}: fences between accesses.
+ - C{eventfds}: reads of eventfds that never block, whatever a peer does to their flags.
 """

@@ -29,6 +29,7 @@ from txrdma.interfaces import AsyncEvent, ICompletionChannel, ICompletionQueue
 from txrdma.kit.logs import advised
 from txrdma.soft.core.doorbellpage import DoorbellPage
 from txrdma.soft.core.route import Route
+from txrdma.unix.eventfds import takeEvent
 from txrdma.unix.sharing import whyNoSharedMemory
 
 _log = Logger()
@@ -71,8 +72,10 @@ class _Bell:
 
     def silence(self) -> bool:
         """Make the descriptor unreadable again, and return whether it was readable."""
+        if self.reading == self.writing:
+            return takeEvent(self.reading)
         try:
-            return bool(os.read(self.reading, 8 if self.reading == self.writing else 4096))
+            return bool(os.read(self.reading, 4096))
         except BlockingIOError:
             return False
 

@@ -6,8 +6,8 @@ several queue pairs has a L{page <txrdma.soft.core.doorbellpage>} as well: befor
 doorbell byte of the queue pair is set. When a page is made, it is sent with the eventfd under a new number.
 
 A process with an eventfd can fill it, or make it blocking for all others: the flag belongs to the shared open
-file. Therefore processes of different users, which connect in a shared directory, exchange no doorbell
-descriptors; a message (C{NUDGE}) wakes them instead.
+file. Reads do not block anyway (L{txrdma.unix.eventfds}), but writes do. Therefore processes of different
+users, which connect in a shared directory, exchange no doorbell descriptors; a message (C{NUDGE}) wakes them.
 """
 
 from __future__ import annotations

@@ -30,6 +30,7 @@ from txrdma.soft.shared.datagramlane import DatagramLane
 from txrdma.soft.shared.peerprocess import PeerProcess
 from txrdma.soft.shared.sharedqueuepair import SharingReactor
 from txrdma.soft.shared.unixpackets import LocalRendezvous, ring
+from txrdma.unix.eventfds import takeEvent
 from txrdma.unix.mapping import closeMapping
 
 _log = Logger()
@@ -71,10 +72,7 @@ class _WakeupDescriptor:
 
     def silence(self) -> None:
         """Make the descriptor unreadable until it is rung."""
-        try:
-            os.read(self.doorbell, 8)
-        except BlockingIOError:
-            pass
+        takeEvent(self.doorbell)
 
     def ring(self) -> None:
         ring(self.doorbell)

@@ -131,7 +131,7 @@ class LocalRendezvous(Protocol):
 
 
 def ring(doorbell: int) -> None:
-    """Write to an eventfd, which never blocks."""
+    """Write to an eventfd. It blocks only if a process of this user has filled it, and made it blocking."""
     try:
         os.write(doorbell, _RING)
     except OSError:
