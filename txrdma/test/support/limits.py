@@ -2,7 +2,8 @@
 Limits on the memory, work and waiting time that peers can cause in this process.
 
 C{LIMITS} is the complete list. C{docs/limits.md} is generated from it, and a test checks that each limit
-exists, has a value, and names a test that reaches it. The values are constants of the modules that use them.
+exists, has a value, and names a test that reaches it, which uses its constant or the key that sets it. The
+values are constants of the modules that use them.
 """
 
 from __future__ import annotations

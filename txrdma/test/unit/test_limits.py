@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ast
+import re
+from functools import lru_cache
 from importlib.util import find_spec
 from inspect import signature
+from itertools import compress
 from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
@@ -15,6 +18,8 @@ from txrdma.cm.terms import Terms
 from txrdma.smc.terms.options import Options
 from txrdma.test.support.bounds import BOUNDS, REASONS
 from txrdma.test.support.limits import LIMITS
+
+_SUPPORT = ("txrdma.test.support.", "txrdma.testing.")
 
 
 def testNames(path: Path) -> set[str]:
@@ -35,6 +40,25 @@ def hasTest(name: str) -> bool:
     )
 
 
+@lru_cache(None)
+def wordsOf(module: str, test: str = "") -> frozenset[str]:
+    """Return the words in a test, in its module except other tests, and in the test support it imports."""
+    spec = find_spec(module)
+    assert spec is not None and spec.origin is not None
+    tree = ast.parse(Path(spec.origin).read_text())
+    imports = [each for each in tree.body if isinstance(each, ast.ImportFrom)]
+    tree.body = [each for each in tree.body if each not in imports]
+    for kind in tree.body:
+        if test and isinstance(kind, ast.ClassDef):
+            names = [getattr(each, "name", "") for each in kind.body]
+            isUsed = [name == test or not name.startswith("test") for name in names]
+            kind.body = list(compress(kind.body, isUsed))
+    words = set(re.findall(r"\w+", ast.unparse(tree)))
+    words |= {alias.name for each in imports for alias in each.names if alias.asname in words}
+    support = (str(each.module) for each in imports)
+    return frozenset(words).union(*(wordsOf(each) for each in support if each.startswith(_SUPPORT)))
+
+
 class LimitTests(SynchronousTestCase):
     def test_values(self) -> None:
         """Every limit has a positive default."""
@@ -46,6 +70,14 @@ class LimitTests(SynchronousTestCase):
         """Every limit names a test that reaches it."""
         for limit in LIMITS:
             self.assertTrue(hasTest(limit.test), limit.test)
+
+    def test_used(self) -> None:
+        """The test of each limit, or what it calls, uses the limit's constant, or the key that sets it."""
+        for limit in LIMITS:
+            module, _, function = limit.test.rsplit(".", 2)
+            name = limit.constant.rpartition(".")[2]
+            words = wordsOf(f"txrdma.test.{module}", function)
+            self.assertTrue(name in words or limit.key in words, f"{limit.test} does not use {name}")
 
     def test_tables(self) -> None:
         """Every constant that limits a table is listed."""

@@ -515,7 +515,7 @@ class AnnouncementTests(Base):
         unknownPeer.client = Credentials(1, 65533)
         for number in range(200):
             unknownPeer.obey(b"connecting %d 127.0.0.1 %d" % (number, 1000 + number))
-        self.assertEqual(len(announcements.expected), 64)
+        self.assertEqual(len(announcements.expected), signalling._MOST_OF_OTHER_USER)
         near, far = socket.socketpair(socket.AF_UNIX)
         self.addCleanup(far.close)
         ours = AnnouncementConnection(announcements, near)

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from inspect import signature
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -32,6 +33,7 @@ from txrdma.monitor.reading.poller import DEFAULT_RULES
 from txrdma.monitor.series import historystore
 from txrdma.monitor.series import rows as columns
 from txrdma.monitor.series.database import HistoryRefused, leaseOf, openDatabase
+from txrdma.monitor.series.eventtable import MOST_STATES
 from txrdma.monitor.series.historystore import HistoryStore
 from txrdma.monitor.series.level import DEFAULT_LEVELS, Level
 from txrdma.monitor.series.rows import ColumnFamily, CORRECTIONS, COUNTERS, Row, rowOf, TRAFFIC
@@ -547,6 +549,7 @@ class StoreContract(SynchronousTestCase):
             self.reopen()
         fourth, fifth = self.event(5.0, "node-came", "c"), self.event(6.0, "node-came", "d")
         self.store.append([fourth, fifth])
+        self.assertEqual(signature(self.store.states).parameters["most"].default, MOST_STATES)
         self.assertEqual(self.store.states("node-came", most=1), [fifth])
 
     def test_states(self) -> None:

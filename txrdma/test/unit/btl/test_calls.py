@@ -305,13 +305,17 @@ class LiarTests(CallsCase):
 
     def test_tooMany(self) -> None:
         """A peer may not have too many calls that are not answered."""
-        self.server.transport._answerer.most = 10
+        answerer = self.server.transport._answerer
+        self.assertEqual(answerer.most, requests.MOST_CALLS)
+        answerer.most = 10
         calls = [(_CALL, CALL.pack(number, LATER)) for number in range(21)]
         self.assertRefused(*calls, ends=(self.client, self.server))
 
     def test_tooLong(self) -> None:
         """A peer may not have too many bytes of calls that are not answered."""
-        self.server.transport._answerer.mostBytes = 10_000
+        answerer = self.server.transport._answerer
+        self.assertEqual(answerer.mostBytes, requests.MOST_CALL_BYTES)
+        answerer.mostBytes = 10_000
         calls = [(_CALL, CALL.pack(number, LATER) + bytes(7000)) for number in range(3)]
         self.assertRefused(*calls, ends=(self.client, self.server))
 

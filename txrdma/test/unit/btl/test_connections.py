@@ -31,7 +31,7 @@ from txrdma.btl.core.path import DATA
 from txrdma.btl.core.peer import Peer, PEER_CLOSED
 from txrdma.btl.ends import tcpEndpointTo
 from txrdma.btl.errors import MessageFailed, PeerLost, Unreachable
-from txrdma.btl.introductions import encodeInterfaces, frame, FrameKind, VERSION
+from txrdma.btl.introductions import encodeInterfaces, frame, FrameKind, LONGEST_FRAME, VERSION
 from txrdma.btl.lifeline import PeerConnection
 from txrdma.btl.module import COMMAND_DEPTHS, DATA_DEPTHS, moduleOf
 from txrdma.btl.transport import _MESSAGE, FULL, LARGEST_TAG
@@ -943,7 +943,7 @@ class ExchangeTests(HostsCase):
         self.unknownPeer(good.encode() + frame(FrameKind.READY)).trap(Unreachable)
         self.unknownPeer(good.replace(interfaces=2).encode() + frame(FrameKind.READY)).trap(Unreachable)
         self.unknownPeer(good.encode() + frame(FrameKind.FAREWELL, bytes(600))).trap(Unreachable)
-        self.unknownPeer(good.encode() + b"\1\0\xff\xff").trap(WireError)
+        self.unknownPeer(good.encode() + b"\1\0" + (LONGEST_FRAME + 1).to_bytes(2, "big")).trap(WireError)
         failure = self.unknownPeer(good.encode() + frame(FrameKind.FAILED, b"\xffwhy"))
         self.assertIn("why", failure.getErrorMessage())
         failure = self.unknownPeer(frame(FrameKind.FAILED, b"there is no module"))

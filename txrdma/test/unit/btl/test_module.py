@@ -7,10 +7,11 @@ from random import Random
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.btl.core.assembly import Budget, LONGEST, MOST_MESSAGES, OLDEST
+from txrdma.btl.core.assembly import Budget, LONGEST, MOST_BYTES, MOST_MESSAGES, OLDEST
 from txrdma.btl.core.events import Event, MessageReceived, PeerClosed, PeerFailed, SendCompleted, SendFailed
 from txrdma.btl.core.expected import MOST_NAMES, MOST_PACKETS
 from txrdma.btl.core.module import COMMAND_MTU, Module, SHARED_ROOM
+from txrdma.btl.core.owed import MOST_REFUSALS
 from txrdma.btl.core.path import COMMAND, DATA
 from txrdma.btl.core.peer import Peer
 from txrdma.btl.core.receivebuffer import LONG_REMOTE, ReceiveBuffer
@@ -506,6 +507,7 @@ class LiarTests(ModuleTestCase):
 
     def test_memory(self) -> None:
         """Thousands of incomplete messages take no more memory than the limit."""
+        self.assertEqual(Budget().most, MOST_BYTES)
         self.begin(BadNetwork(), Budget(100_000, 50_000))
         first = self.toAlice.received.following
         for number in range(3000):
@@ -546,7 +548,7 @@ class LiarTests(ModuleTestCase):
         """Refusals are bounded, however many segments are refused in one iteration."""
         for _each in range(5000):
             self.put(self.lie(kind=PUT, region=99))
-        self.assertEqual(len(self.bob.module._owed.refusals), 256)
+        self.assertEqual(len(self.bob.module._owed.refusals), MOST_REFUSALS)
 
 
 class ReorderingTests(ModuleTestCase):

@@ -19,7 +19,7 @@ from txrdma.btl import connections, probes
 from txrdma.btl.connections import PeerOpening
 from txrdma.btl.core import ordering
 from txrdma.btl.core.assembly import Assembly, Budget, LONGEST, MOST_OF_PEER, RESERVE_BYTES, TAKEN
-from txrdma.btl.core.module import MOST_EARLY_BYTES
+from txrdma.btl.core.module import AMPLIFICATION, MOST_EARLY_BYTES
 from txrdma.btl.core.window import GIVE_UP
 from txrdma.btl.introductions import (
     frame,
@@ -373,7 +373,7 @@ class AddressTests(AddressCase):
         message = encodeHead(FRAG, victimIntroduction.name, 0, None, TAG, 0)
         attacker.write(frame(FrameKind.FAREWELL, message) + frame(FrameKind.READY))
         self.pause(PROBE_SECONDS + 1.0)
-        self.assertLessEqual(sum(self.packets), 3 * (120 + len(self.output)))
+        self.assertLessEqual(sum(self.packets), AMPLIFICATION * (120 + len(self.output)))
         self.assertGreater(len(self.packets), 0)
         self.assertLess(max(self.packets), 150)
         self.assertIs(opening.lifeline.user, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from inspect import signature
 from typing import Any
 
 from txrdma.error import WireError
@@ -12,7 +13,7 @@ from txrdma.fabric.lidsweep import LIDSweep
 from txrdma.fabric.model import Fabric
 from txrdma.fabric.neighbourhood import Neighbourhood
 from txrdma.fabric.sasweep import SASweep
-from txrdma.fabric.sweepbounds import LEFT_OUT, MOST_HOPS, MOST_PROBLEMS
+from txrdma.fabric.sweepbounds import LEFT_OUT, MOST_HOPS, MOST_NODES, MOST_PROBLEMS
 from txrdma.iba.path import IBPath
 from txrdma.mad.core.answers import MOST_RECORDS, Records
 from txrdma.mad.layouts.sa import LinkRecord, NodeRecord
@@ -111,6 +112,7 @@ class MirageTests(BoundsTestCase):
         self.assertEqual(text, "1 ports with links are 63 hops away: all behind them is left out")
 
     def test_hops(self) -> None:
+        self.assertEqual(signature(Sweep).parameters["maxHops"].default, MOST_HOPS)
         self.assertEqual(self.leftOut(self.swept(maxHops=1)), [])
         [(_where, text)] = self.leftOut(self.swept(maxHops=1, isWhole=True))
         self.assertIn("1 hops away", text)
@@ -128,6 +130,7 @@ class TwinTests(BoundsTestCase):
 
 class TableTests(FabricTestCase):
     def test_nodes(self) -> None:
+        self.assertEqual(signature(SASweep).parameters["mostNodes"].default, MOST_NODES)
         records = [node(2 * number, number) for number in range(1, 100)]
         fabric: Fabric = self.answerTo(SASweep(Administration(NodeRecord=records), mostNodes=30).run())
         self.assertEqual(len(fabric.nodes), 30)

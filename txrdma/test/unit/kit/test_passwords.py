@@ -9,7 +9,7 @@ import hashlib
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import InvalidRequest
-from txrdma.kit.passwords import Account, PasswordHash, UserRole
+from txrdma.kit.passwords import Account, MOST_MEMORY, PasswordHash, UserRole
 from txrdma.test.support import slow
 
 PASSLIB = "$scrypt$ln=16,r=8,p=1$aM15713r3Xsvxbi31lqr1Q$nFNh2CVHVjNldFVKDHDlm4CbdRSCdEBsjjJxD+iCs5E"
@@ -43,10 +43,13 @@ class PasswordHashTests(SynchronousTestCase):
             self.assertTrue(one.matches("pässword".encode()))
 
     def test_invalid(self) -> None:
-        """Invalid hashes, and parameters that need gigabytes of memory, are refused."""
+        """Invalid hashes, and parameters that need more memory than the limit, are refused."""
+        beyond = (MOST_MEMORY // (8 * 128)).bit_length()
+        PasswordHash.fromText(PASSLIB.replace("ln=16", f"ln={beyond - 1}"))
         for text in (
             *("", "$scrypt$", PASSLIB[1:], f"{PASSLIB}:", PASSLIB.replace("ln=16", "ln=0")),
             *(
+                PASSLIB.replace("ln=16", f"ln={beyond}"),
                 PASSLIB.replace("ln=16", "ln=30"),
                 PASSLIB.replace("r=8", "r=99"),
                 PASSLIB.replace("p=1", "p=0"),

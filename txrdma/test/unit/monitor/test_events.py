@@ -231,7 +231,7 @@ class EventTests(SiteTestCase):
         """Readers reload everything if too many events wait until a large one has been sent."""
         readers = [self.reader() for _ in range(3)]
         self.site.hub.publish("round", {"filling": "x" * (1 << 18)})
-        for _ in range(300):
+        for _ in range(events._REPEATED + 44):
             self.site.hub.publish("finding", {"filling": "x" * (1 << 14)})
         self.clock.pump([0.0] * 200)
         for reader, first in zip(readers, (["round"], [], []), strict=True):

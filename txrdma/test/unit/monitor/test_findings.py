@@ -174,8 +174,8 @@ class LedgerTests(SynchronousTestCase):
         findingLog = self.findingLog(clearSeconds=0.0)
         for number in range(3000):
             findingLog.observe("sweep", [width(port=number)], float(number))
-        self.assertEqual((len(findingLog.open), len(findingLog.closed)), (1, 1000))
-        self.assertLessEqual(len(findingLog._returning), 1000)
+        self.assertEqual((len(findingLog.open), len(findingLog.closed)), (1, MOST_CLEARED))
+        self.assertLessEqual(len(findingLog._returning), MOST_CLEARED)
 
     @settings(max_examples=50, deadline=None)
     @given(st.lists(st.tuples(st.integers(1, 40), st.sets(st.integers(1, 3))), max_size=30))

@@ -12,7 +12,7 @@ from txrdma.error import DeviceUnavailable
 from txrdma.kit.remotesender import CROWDED, RemoteSender
 from txrdma.kit.spool import Spool
 from txrdma.monitor.series import remotewriter
-from txrdma.monitor.series.remotewriter import RemoteWriter
+from txrdma.monitor.series.remotewriter import MOST_ROWS, RemoteWriter
 from txrdma.monitor.series.rows import CORRECTIONS, Row, TRAFFIC
 from txrdma.test.support.httpagents import Prepared, PreparedAgent
 from txrdma.test.support.monitor.samples import isMissing, MISSING, Sample, samplesIn
@@ -111,6 +111,7 @@ class RemoteWriterTests(SynchronousTestCase):
 
     def test_crowd(self) -> None:
         """Rows queued while an engine is slow are bounded; the oldest are dropped and counted."""
+        self.assertEqual(self.writer._mostRows, MOST_ROWS)
         self.patch(self.writer, "_mostRows", 2)
         self.writer.add([reading(at, 1) for at in (10, 20, 30)])
         self.assertEqual(self.writer.sender.lost, {CROWDED: len(TRAFFIC.seriesNames)})

@@ -14,7 +14,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import InvalidRequest, RDMAError, Refused, WireError
 from txrdma.iba.verbs import QPAttributes, QPKind, QPState, Status
-from txrdma.pingpong.bootstrap import BootstrapHello, encode, Open, Ready, Run
+from txrdma.pingpong.bootstrap import BootstrapHello, encode, LONGEST, Open, Ready, Run
 from txrdma.pingpong.conversation import _MOST_WAITING, ANSWER_SECONDS, Conversation, ConversationLost
 from txrdma.pingpong.link import RequestFailed
 from txrdma.pingpong.measurement import Measurement
@@ -351,7 +351,7 @@ class GarbageTests(SessionCase):
         for data in (
             b"GET / HTTP/1.1\r\n\r\n",
             b"0000:000011:8f3a21:00000000000000000000ffff0a4f0001\0\n",
-            b"x" * 10_000,
+            b"x" * (LONGEST + 1),
             b"[]\n",
             encode(Open(LinkSettings())),
             hello + hello,
