@@ -38,7 +38,7 @@ class _Header(ctypes.Structure):
     )
 
 
-class _Message(ctypes.Structure):
+class _BatchEntry(ctypes.Structure):
     """Layout of the system's C{struct mmsghdr}."""
 
     _fields_ = (("header", _Header), ("length", ctypes.c_uint))
@@ -54,7 +54,7 @@ class _Messages:
 
     def __init__(self, length: int) -> None:
         self.content = memoryview(bytearray(length * MOST))
-        self.array = (_Message * MOST)()
+        self.array = (_BatchEntry * MOST)()
         self._vectors = (_Vector * MOST)()
         self._memory = (ctypes.c_char * len(self.content)).from_buffer(self.content)
         for number in range(MOST):
@@ -64,7 +64,7 @@ class _Messages:
             header = self.array[number].header
             header.vectors, header.vectorCount = ctypes.addressof(vector), 1
         numbers = memoryview(self.array).cast("B").cast("I")
-        self.lengths = numbers[_Message.length.offset // 4 :: ctypes.sizeof(_Message) // 4]
+        self.lengths = numbers[_BatchEntry.length.offset // 4 :: ctypes.sizeof(_BatchEntry) // 4]
 
 
 _library: Final = ctypes.CDLL(None, use_errno=True)
