@@ -27,9 +27,9 @@ All peers, lowest first:
 
  - C{events}: packets to send, and what a module reports.
  - C{regions}: memory into which peers may write.
- - C{expected}: packets that arrive before their sender's introduction.
+ - C{earlypackets}: packets that arrive before their sender's introduction.
  - C{matching}: pairs of interfaces of two processes.
- - C{owed}: acknowledgements and refusals that wait, and for how long.
+ - C{pendingacks}: acknowledgements and refusals that wait, and for how long.
  - C{timetable}: the queue of deadlines, and the keepalive interval.
  - C{shortcuts}: fast paths for single messages.
  - C{module}: all peers: processes packets, shares turns fairly, and holds back packets to an address that is

@@ -22,6 +22,7 @@ from math import inf
 from typing import Final
 
 from txrdma.btl.core.assembly import Budget, OVER_BUDGET, WRONG
+from txrdma.btl.core.earlypackets import EarlyPackets
 from txrdma.btl.core.events import (
     Event,
     MessageReceived,
@@ -34,7 +35,6 @@ from txrdma.btl.core.events import (
     SendCompleted,
     SendFailed,
 )
-from txrdma.btl.core.expected import EarlyPackets
 from txrdma.btl.core.marks import CE, NOT_ECT
 from txrdma.btl.core.path import COMMAND, DATA, FAILURES_ONLY, Message, Path, Sent
 from txrdma.btl.core.peer import CLOSING, ENDED, LINGER, OPEN, Peer, PEER_CLOSED, REMOVED

@@ -38,7 +38,7 @@ class ReceiveWindow:
     @ivar isOwed: whether an acknowledgement is pending; C{owedSince}: time of the first unacknowledged
         segment.
     @ivar period: the period in which an acknowledgement was sent last: see
-        L{PendingAcks<txrdma.btl.core.owed.PendingAcks>}.
+        L{PendingAcks<txrdma.btl.core.pendingacks.PendingAcks>}.
     @ivar isUrgent: whether the acknowledgement reports a gap or a duplicate and must not be delayed.
     """
 

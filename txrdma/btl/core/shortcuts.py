@@ -17,9 +17,9 @@ from collections.abc import Hashable, Sequence
 from txrdma.btl.core.counters import ModuleCounters
 from txrdma.btl.core.events import Event, MessageReceived
 from txrdma.btl.core.marks import CE, NOT_ECT
-from txrdma.btl.core.owed import PendingAcks
 from txrdma.btl.core.path import COMMAND, DATA, Message, Sent
 from txrdma.btl.core.peer import OPEN, Peer
+from txrdma.btl.core.pendingacks import PendingAcks
 from txrdma.btl.core.timetable import Timetable
 from txrdma.btl.wire import decodePlain, encodeFragment, FRAG, HEADER_LENGTH, SEQUENCE_MASK
 from txrdma.kit.wire import Buffer

@@ -140,10 +140,10 @@ BOUNDS: Final = {
         soft.SharedMemoryPort._peers,_links soft._ConnectedProcess.lines
     """,
     "btl.connections._EARLY": "btl._Client._early",
-    "btl.connections.MOST_OPENING": "btl._Accepting._exchangesOf",
-    "btl.connections.MOST_WAITING": "btl._Accepting._clientsOf,unintroduced,queued",
+    "btl.connections.MOST_OPENING": "btl._ListenerClients._exchangesOf",
+    "btl.connections.MOST_WAITING": "btl._ListenerClients._clientsOf,unintroduced,queued",
     "btl.core.assembly.MOST_MESSAGES": "btl.Assembly._incomplete",
-    "btl.core.expected.MOST_NAMES": "btl.EarlyPackets._packets",
+    "btl.core.earlypackets.MOST_NAMES": "btl.EarlyPackets._packets",
     "btl.core.flow.WINDOW": "btl.BTLMessageTransport._undelivered btl.ByteStream._read",
     "btl.core.ordering.MOST_HELD": "btl.Ordering.waiting",
     "btl.groups.terms.MOST_MEMBERS": """

@@ -20,7 +20,7 @@ from txrdma.btl import lifeline as lifelineModule
 from txrdma.btl import module as moduleModule
 from txrdma.btl import probes as probesModule
 from txrdma.btl.connections import ClientEndpoint, MOST_OPENING, ServerEndpoint
-from txrdma.btl.core.expected import MOST_NAMES
+from txrdma.btl.core.earlypackets import MOST_NAMES
 from txrdma.btl.core.receivebuffer import LONG_REMOTE
 from txrdma.btl.introductions import FrameHead, HEAD_LENGTH, INTRODUCTION_LENGTH, MAGIC
 from txrdma.error import RDMAError

@@ -9,7 +9,7 @@ from unittest.mock import Mock
 from twisted.python.monkey import MonkeyPatcher
 
 from txrdma.btl.channels import Channel
-from txrdma.btl.core import owed
+from txrdma.btl.core import pendingacks
 from txrdma.btl.core.assembly import Assembly
 from txrdma.btl.core.congestion import Congestion
 from txrdma.btl.core.events import Packet
@@ -54,8 +54,8 @@ _COMPILED = (
         SendWindow,
         Timetable,
     ),
-    owed,
-    owed.PendingAcks,
+    pendingacks,
+    pendingacks.PendingAcks,
 )
 
 
@@ -355,7 +355,7 @@ class BystanderTests(HostsCase):
 
     def test_refusal(self) -> None:
         """A refusal that cannot be made ends only its connection."""
-        self.raiseOnce(owed, "encodeHead", lambda kind, *_words, **_named: kind == REFUSED)
+        self.raiseOnce(pendingacks, "encodeHead", lambda kind, *_words, **_named: kind == REFUSED)
         self.lifeline(self.client).put(999, 0, b"x", None)
         self.assertContained()
 
@@ -431,7 +431,9 @@ class BystanderTests(HostsCase):
         """Packets that an exception has prevented from being posted use up no credits."""
         module = self.lifeline(self.client).module
         module.core._owed.peers[self.bystanders[0].transport._peer] = None
-        self.raiseOnce(owed.PendingAcks, "sendAcknowledgements", lambda _each, packets, *_words: packets)
+        self.raiseOnce(
+            pendingacks.PendingAcks, "sendAcknowledgements", lambda _each, packets, *_words: packets
+        )
         self.client.transport.send(TAG, bytes(9000))
         self.pause(2.0)
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
@@ -517,7 +519,9 @@ class BystanderTests(HostsCase):
         module = self.lifeline(self.client).module
         self.pause(40.0)
         module._interruptions, module._interruptedAt = MOST_INTERRUPTIONS, module.seconds()
-        self.raiseOnce(owed.PendingAcks, "sendAcknowledgements", lambda _each, packets, *_words: packets)
+        self.raiseOnce(
+            pendingacks.PendingAcks, "sendAcknowledgements", lambda _each, packets, *_words: packets
+        )
         module.core._owed.peers[self.bystanders[0].transport._peer] = None
         module.core.send(self.client.transport._peer, TAG, bytes(700), FAILURES_ONLY)
         self.assertRaises(ZeroDivisionError, module.turn)

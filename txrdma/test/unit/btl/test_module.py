@@ -8,12 +8,12 @@ from random import Random
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.btl.core.assembly import Budget, LONGEST, MOST_BYTES, MOST_MESSAGES, OLDEST
+from txrdma.btl.core.earlypackets import MOST_NAMES, MOST_PACKETS
 from txrdma.btl.core.events import Event, MessageReceived, PeerClosed, PeerFailed, SendCompleted, SendFailed
-from txrdma.btl.core.expected import MOST_NAMES, MOST_PACKETS
 from txrdma.btl.core.module import COMMAND_MTU, Module, SHARED_ROOM
-from txrdma.btl.core.owed import MOST_REFUSALS
 from txrdma.btl.core.path import COMMAND, DATA
 from txrdma.btl.core.peer import Peer
+from txrdma.btl.core.pendingacks import MOST_REFUSALS
 from txrdma.btl.core.receivebuffer import LONG_REMOTE, ReceiveBuffer
 from txrdma.btl.core.timetable import KEEP_ALIVE
 from txrdma.btl.core.window import GIVE_UP
