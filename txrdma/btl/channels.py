@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger, LogLevel
@@ -68,6 +68,9 @@ when both slept, and 46 when both polled; over UDP 156 and 106.
 Source = tuple[bytes, int]
 """The sender of a packet: its IP address, or its GID if that is not an IPv4 address, and its queue pair."""
 
+ReceivedPacket = tuple[Source, memoryview, int]
+"""A received packet: its source, its bytes, and the ECN field of its IP header."""
+
 _RECEIVE: Final = CompletionOpcode.RECEIVE
 _SUCCESS: Final = Status.SUCCESS
 
@@ -81,17 +84,6 @@ def bufferBytes(depths: tuple[int, int], mtu: int) -> int:
     """Return the size of the buffers of a channel with these send and receive depths, in bytes."""
     sends, receives = depths
     return sends * mtu + receives * (mtu + GRH)
-
-
-class BatchHandler(Protocol):
-    """
-    Processes packets that a channel has received, each with its source and the ECN field of its IP header,
-    and the number of packets whose sends have completed. The received packets are valid until it returns.
-    """
-
-    def __call__(
-        self, channel: Channel, packets: Sequence[tuple[Source, memoryview, int]], completed: int = 0, /
-    ) -> None: ...
 
 
 class Channel:
@@ -115,7 +107,7 @@ class Channel:
         number: int,
         mtu: int,
         depths: tuple[int, int],
-        handleBatch: BatchHandler,
+        handleBatch: Callable[[Channel, int, Sequence[ReceivedPacket]], None],
         broken: Callable[[Failure], None],
         mayContinue: Callable[[], bool],
     ) -> None:
@@ -123,6 +115,8 @@ class Channel:
         @param portNumber: number of the device's port.
         @param mtu: bytes of the longest packet.
         @param depths: depths of the send and the receive queue; the device may reduce them.
+        @param handleBatch: gets the number of packets whose sends have completed, and received packets, which
+            are valid until it returns.
         @param broken: called when the completions of the channel can no longer be read.
         @param mayContinue: called after an exception has stopped the reader; returns whether to restart it.
         @raise RDMAError: the device cannot create another queue pair.
@@ -171,7 +165,7 @@ class Channel:
                 reactor, channel, [queue], self._completed, self._readerFailed, sleepSeconds=SLEEP_SECONDS
             )
             if direct is not None:
-                self.reader.addSource(direct.takeDatagrams, partial(handleBatch, self), direct.openInbox())
+                self.reader.addSource(direct.takeDatagrams, partial(handleBatch, self, 0), direct.openInbox())
             self.reader.start()
             undo.callback(self.reader.stop)
             self._closing = undo.pop_all()
@@ -317,7 +311,7 @@ class Channel:
 
     def _completed(self, batch: Sequence[Completion]) -> None:
         view, receives = self._view, []
-        packets: list[tuple[Source, memoryview, int]] = []
+        packets: list[ReceivedPacket] = []
         completed = 0
         first, stride = self.sends * self._mtu, self._mtu + GRH
         try:
@@ -351,7 +345,7 @@ class Channel:
                 self._restart()
                 completed = self.posted - self.completed
         self.completed += completed
-        self._handleBatch(self, packets, completed)
+        self._handleBatch(self, completed, packets)
         if receives and not self.isClosed:
             for request in receives:
                 view[request.identifier] = 0  # clear an earlier GRH: IPv4 writes only its second half
@@ -381,7 +375,7 @@ class Channel:
             self._restart()
             completed = self.posted - self.completed
             self.completed += completed
-            self._handleBatch(self, (), completed)
+            self._handleBatch(self, completed, ())
 
     def _restart(self) -> None:
         self._resetting = self._reactor.callLater(RESET_SECONDS, self._reset)

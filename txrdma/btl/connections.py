@@ -214,7 +214,7 @@ class ServerEndpoint:
             self._checkDevices()
         except (MalformedDevice, InvalidRequest):
             return fail()
-        listening = self._stream.listen(_Accepting(self._reactor, self._device, factory))
+        listening = self._stream.listen(_ListenerClients(self._reactor, self._device, factory))
         return listening.addCallback(_ListeningPort)
 
     def _checkDevices(self) -> None:
@@ -230,7 +230,7 @@ class ServerEndpoint:
 class _Client(StreamProtocol):
     """A client of a listener: it buffers the introduction until its exchange begins, then passes data on."""
 
-    def __init__(self, accepting: _Accepting, reactor: Any, peer: IAddress | None) -> None:
+    def __init__(self, accepting: _ListenerClients, reactor: Any, peer: IAddress | None) -> None:
         self.peer, self.host = peer, getattr(peer, "host", None)
         self._accepting = accepting
         self._lifeline: PeerConnection | None = None
@@ -284,7 +284,7 @@ class _Client(StreamProtocol):
 
 
 @implementer(IRefusesOnShutdown)
-class _Accepting(Factory):
+class _ListenerClients(Factory):
     """
     The clients of a listener.
 

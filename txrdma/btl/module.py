@@ -19,7 +19,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from txrdma.btl import status
-from txrdma.btl.channels import BatchHandler, bufferBytes, Channel, Source, sourceOf
+from txrdma.btl.channels import bufferBytes, Channel, ReceivedPacket, Source, sourceOf
 from txrdma.btl.core.events import (
     Event,
     MessageReceived,
@@ -195,7 +195,7 @@ class ChannelPort:
         device: IVerbsDevice,
         portNumber: int,
         number: int,
-        handleBatch: BatchHandler,
+        handleBatch: Callable[[Channel, int, Sequence[ReceivedPacket]], None],
         broken: Callable[[int, Failure], None],
         mayContinue: Callable[[], bool],
     ) -> None:
@@ -544,9 +544,7 @@ class ModulePort:
         self._interruptions, self._interruptedAt = self._interruptions + 1, now
         return self._interruptions <= MOST_INTERRUPTIONS
 
-    def _handleBatch(
-        self, channel: Channel, packets: Sequence[tuple[Source, memoryview, int]], completed: int = 0
-    ) -> None:
+    def _handleBatch(self, channel: Channel, completed: int, packets: Sequence[ReceivedPacket]) -> None:
         core = self.core
         try:
             if completed:

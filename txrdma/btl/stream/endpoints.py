@@ -84,10 +84,10 @@ class StreamServerEndpoint:
 
         @return: fails with C{CannotListenError}.
         """
-        return _Accepting(self._reactor, protocolFactory).listen(self._endpoint, "btl")
+        return _AcceptedBTLStreams(self._reactor, protocolFactory).listen(self._endpoint, "btl")
 
 
-class _Accepting(AcceptedStreams[BTLEnd]):
+class _AcceptedBTLStreams(AcceptedStreams[BTLEnd]):
     """The connections that a port accepts."""
 
     transportClass = BTLTransport

@@ -874,7 +874,7 @@ class ExchangeTests(HostsCase):
         self.patch(connections, "MOST_OPENING", 2)
         self.patch(connections, "MOST_WAITING", 4)
         server, answers = Recorders(TagRecorder), []
-        accepting = connections._Accepting(self.hosts[1], self.hosts[1].device, server)
+        accepting = connections._ListenerClients(self.hosts[1], self.hosts[1].device, server)
         begin, exchanges = accepting._begin, list[int]()
 
         def count(*arguments: Any) -> PeerConnection:

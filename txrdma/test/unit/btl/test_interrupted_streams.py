@@ -18,7 +18,7 @@ from twisted.python.failure import Failure
 
 from txrdma.btl.stream._bytes import ByteStream
 from txrdma.btl.stream.end import BTLEnd
-from txrdma.btl.stream.endpoints import _Accepting, _Connecting
+from txrdma.btl.stream.endpoints import _AcceptedBTLStreams, _Connecting
 from txrdma.btl.transport import BTLMessageTransport
 from txrdma.messages.transport import MessageTransport
 from txrdma.streams._lifecycle import StreamLife
@@ -31,7 +31,14 @@ from txrdma.testing.protocols import Recorders
 
 OWNERS: tuple[Any, ...] = (
     *(StreamConnection, BTLEnd, ByteStream, StreamLife, StreamTransport),
-    *(StreamAttempt, _Connecting, AcceptedStreams, _Accepting, BTLMessageTransport, MessageTransport),
+    *(
+        StreamAttempt,
+        _Connecting,
+        AcceptedStreams,
+        _AcceptedBTLStreams,
+        BTLMessageTransport,
+        MessageTransport,
+    ),
 )
 """What a stream consists of, above the connection of messages."""
 
@@ -122,7 +129,7 @@ class InterruptionTests(HostsCase):
         """Start a stream; return the factories of its ends, and the attempt to connect."""
         host, clients, servers = self.hosts[0], Recorders(Sender), Recorders(Reader)
         attempt = _Connecting(host, clients)
-        accepting = _Accepting(self.hosts[1], servers)
+        accepting = _AcceptedBTLStreams(self.hosts[1], servers)
 
         class Endpoint:
             def connect(_, factory: Any) -> Deferred[Any]:

@@ -140,7 +140,9 @@ class OneHostEarlyTests(test_receivebuffers.OneHostCase):
 
 
 class SilentTests(HostsCase):
-    def client(self, accepting: connections._Accepting, protocol: Any, host: str, port: int) -> MemoryTCP:
+    def client(
+        self, accepting: connections._ListenerClients, protocol: Any, host: str, port: int
+    ) -> MemoryTCP:
         """Connect a client from this host's address."""
         ends = connectedSockets(self.world, Random(2), self.hosts[0], self.hosts[1], port, 50e-6)
         accepted = accepting.buildProtocol(IPv4Address("TCP", host, port))
@@ -154,7 +156,7 @@ class SilentTests(HostsCase):
         """Clients without a whole introduction occupy no exchange and are closed, while others connect."""
         self.patch(connections, "MOST_OPENING", 2)
         server = Recorders(TagRecorder)
-        accepting = connections._Accepting(self.hosts[1], self.hosts[1].device, server)
+        accepting = connections._ListenerClients(self.hosts[1], self.hosts[1].device, server)
         silent = [AccumulatingProtocol() for _each in range(20)]
         for number, protocol in enumerate(silent):
             client = self.client(accepting, protocol, "192.0.2.66", 40_000 + number)
@@ -168,7 +170,7 @@ class SilentTests(HostsCase):
 
     def test_exception(self) -> None:
         """A client whose exchange cannot begin is closed, and does not occupy it; others connect."""
-        accepting = connections._Accepting(self.hosts[1], self.hosts[1].device, Recorders(TagRecorder))
+        accepting = connections._ListenerClients(self.hosts[1], self.hosts[1].device, Recorders(TagRecorder))
         introduction = self.introduction(self.hosts[0]).encode()
         for number, (owner, name) in enumerate(
             ((PeerOpening, "__init__"), (PeerConnection, "connectionMade"))
@@ -186,7 +188,7 @@ class SilentTests(HostsCase):
     def test_earlyBytes(self) -> None:
         """A client that sends much before its exchange begins is closed."""
         self.patch(connections, "MOST_OPENING", 0)
-        accepting = connections._Accepting(self.hosts[1], self.hosts[1].device, Recorders(TagRecorder))
+        accepting = connections._ListenerClients(self.hosts[1], self.hosts[1].device, Recorders(TagRecorder))
         client = self.client(accepting, end := AccumulatingProtocol(), "192.0.2.66", 40_000)
         client.write(self.introduction(self.hosts[0]).encode())
         self.pause(0.1)
@@ -198,7 +200,7 @@ class SilentTests(HostsCase):
     def test_busy(self) -> None:
         """An introduction that arrived while the reactor was busy is read before the client's timeout."""
         clock = Clock()
-        accepting = connections._Accepting(clock, self.hosts[1].device, Recorders(TagRecorder))
+        accepting = connections._ListenerClients(clock, self.hosts[1].device, Recorders(TagRecorder))
         reports: list[object] = []
         self.patch(accepting, "introduced", reports.append)  # without an exchange
         waiting = accepting.buildProtocol(IPv4Address("TCP", "192.0.2.66", 40_000))
@@ -213,7 +215,7 @@ class SilentTests(HostsCase):
     def test_log(self) -> None:
         """Failed exchanges of one address are logged once a minute, like missing introductions."""
         self.patch(connections, "_rateLimited", RateLimitedLogger(connections._log))
-        accepting = connections._Accepting(self.hosts[1], self.hosts[1].device, Recorders(TagRecorder))
+        accepting = connections._ListenerClients(self.hosts[1], self.hosts[1].device, Recorders(TagRecorder))
         with capturedLogs() as events:
             for number in range(20):
                 client = self.client(accepting, AccumulatingProtocol(), "192.0.2.66", 40_000 + number)
@@ -226,7 +228,7 @@ class SilentTests(HostsCase):
 
     def test_earlierVersion(self) -> None:
         """A client with a shorter introduction of an earlier version gets the reason immediately."""
-        accepting = connections._Accepting(self.hosts[1], self.hosts[1].device, Recorders(TagRecorder))
+        accepting = connections._ListenerClients(self.hosts[1], self.hosts[1].device, Recorders(TagRecorder))
         client = self.client(accepting, answer := AccumulatingProtocol(), "192.0.2.66", 40_000)
         client.write(self.introduction(self.hosts[0]).replace(version=5).encode()[:46])
         self.pause(0.1)
@@ -234,7 +236,7 @@ class SilentTests(HostsCase):
 
     def test_manyInvalid(self) -> None:
         """Clients whose queued introductions are all invalid are rejected, however many there are."""
-        accepting = connections._Accepting(self.hosts[1], self.hosts[1].device, Recorders(TagRecorder))
+        accepting = connections._ListenerClients(self.hosts[1], self.hosts[1].device, Recorders(TagRecorder))
         introduction = self.introduction(self.hosts[0])
         first: list[MemoryTCP] = []
         for number in range(connections.MOST_OPENING_PER_ADDRESS):
@@ -259,7 +261,7 @@ class SilentTests(HostsCase):
         """Clients of one address cannot use all exchanges; those beyond a number are closed."""
         self.patch(connections, "MOST_OPENING_PER_ADDRESS", 2)
         self.patch(connections, "MOST_WAITING_PER_ADDRESS", 5)
-        accepting = connections._Accepting(self.hosts[1], self.hosts[1].device, Recorders(TagRecorder))
+        accepting = connections._ListenerClients(self.hosts[1], self.hosts[1].device, Recorders(TagRecorder))
         introduction = self.introduction(self.hosts[0])
         for number in range(7):
             client = self.client(accepting, AccumulatingProtocol(), "192.0.2.66", 40_000 + number)
