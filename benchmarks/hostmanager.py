@@ -55,7 +55,7 @@ def measure() -> float:
         sockets.append(bound)
         members.append(PortMember(reactor, address, share, bound, isAlone=share == 1))
         sinks.append(Sink())
-        members[-1].start(sinks[-1])
+        members[-1].start(sinks[-1].sendProbe, sinks[-1].forwarded)
     coordinator, member = members
     member.claim(SERVICE)
     for reader in tuple(reactor.getReaders()):

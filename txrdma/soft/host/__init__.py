@@ -55,6 +55,7 @@ Modules, lowest first:
  - C{_filter}: the BPF program that selects the socket of a packet.
  - C{_management}: the destination of a datagram for queue pair 1, by service or communication ID.
  - C{_coordinator}: what the coordinator knows of members, their services (and their number) and positions.
+ - C{lines}: lines between a coordinator and a member, on a UNIX connection.
  - C{forwarding}: passes packets on, and stores those for processes that have not reported yet; their limit.
  - C{member}: one device's part: finds or becomes the coordinator, pings it, replaces a stopped one.
 """

@@ -8,14 +8,14 @@ they belong to, and stores those for processes that have not reported to it yet.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Container
-from typing import Final, Generic, Protocol, TypeVar
+from collections.abc import Callable, Container
+from typing import Final
 
 from twisted.internet.interfaces import IReactorTime
 
-from txrdma.iba.verbs import Buffer
 from txrdma.soft.host._coordinator import Coordinator
 from txrdma.soft.host._management import Destination, destinationOf
+from txrdma.soft.host.lines import HostLine
 from txrdma.soft.host.names import isClaimed, isShareTaken
 
 MOST_AWAITED: Final = 64
@@ -27,28 +27,11 @@ AWAITED_SECONDS: Final = 0.5
 _GSI: Final = 1
 
 
-class SharedPort(Protocol):
-    """The RoCE port of a device, for C{PortMember}: L{RoCEPort <txrdma.soft.rc.roce.RoCEPort>}."""
-
-    def sendProbe(self, payload: bytes) -> None: ...
-    def forwarded(self, source: tuple[str, int], packet: memoryview) -> None: ...
-
-
-class PacketLine(Protocol):
-    """A line to the coordinator or a member."""
-
-    def forward(self, source: tuple[str, int], packet: Buffer) -> None:
-        """Pass on a packet."""
-
-
-LineT = TypeVar("LineT", bound=PacketLine)
-
-
-class Forwarder(Generic[LineT]):
+class Forwarder:
     """
     Passes on the packets that one device receives for others.
 
-    @ivar port: receives packets for this device; None until C{PortMember.start} and after the end.
+    @ivar forwarded: processes packets for this device; None until C{PortMember.start} and after the end.
     @ivar coordinator: the coordinator's state; None if this device is a member.
     @ivar home: the line to the coordinator; None if this device is the coordinator, or seeks one.
     @ivar members: lines of the coordinator to the members, by their shares.
@@ -57,10 +40,10 @@ class Forwarder(Generic[LineT]):
     def __init__(self, clock: IReactorTime, address: str, share: int, services: Container[int]) -> None:
         """@param services: service IDs of this device."""
         self._clock, self._address, self._share, self._services = clock, address, share, services
-        self.port: SharedPort | None = None
+        self.forwarded: Callable[[tuple[str, int], memoryview], None] | None = None
         self.coordinator: Coordinator | None = None
-        self.home: LineT | None = None
-        self.members: dict[int, LineT] = {}
+        self.home: HostLine | None = None
+        self.members: dict[int, HostLine] = {}
         self._awaited: deque[tuple[float, tuple[str, int], bytes]] = deque(maxlen=MOST_AWAITED)
 
     def reset(self) -> None:
@@ -102,7 +85,7 @@ class Forwarder(Generic[LineT]):
             return isClaimed(self._address, service)
         return share is not None and isShareTaken(self._address, share)
 
-    def _lineFor(self, number: int, destination: Destination) -> LineT | None:
+    def _lineFor(self, number: int, destination: Destination) -> HostLine | None:
         """Return the line to the member that a packet is for; None if there is none, or for this device."""
         assert self.coordinator is not None
         if number == _GSI:
@@ -133,8 +116,8 @@ class Forwarder(Generic[LineT]):
                 return
             if known.share != self._share and not self._isOwn(number, known):
                 return
-        if self.port is not None:
-            self.port.forwarded(source, packet)
+        if self.forwarded is not None:
+            self.forwarded(source, packet)
 
     def _store(self, source: tuple[str, int], packet: memoryview, receivedAt: float) -> None:
         """

@@ -24,27 +24,24 @@ from typing import Final
 
 from twisted.logger import Logger
 
-from txrdma.error import DeviceUnavailable, ResourceExhausted, WireError
-from txrdma.iba.types import GID
-from txrdma.iba.verbs import Buffer
+from txrdma.error import DeviceUnavailable, ResourceExhausted
 from txrdma.kit.delayedcalls import Timer
 from txrdma.kit.logs import errorText, RateLimitedLogger
 from txrdma.soft.core.netdev import SHARES
 from txrdma.soft.host._coordinator import Coordinator, FilterChanged, SERVICES
 from txrdma.soft.host._filter import attachFilter, filterProgram, POSITION
 from txrdma.soft.host._messages import (
-    decode,
     Enter,
     ForwardedPacket,
     HostMessageKind,
-    LONGEST_PACKET,
     ManagementNotice,
     Ping,
     ProbeSeen,
     ServiceNotice,
     VERSION,
 )
-from txrdma.soft.host.forwarding import Forwarder, SharedPort
+from txrdma.soft.host.forwarding import Forwarder
+from txrdma.soft.host.lines import HostLine
 from txrdma.soft.host.names import claimService, hostName
 from txrdma.soft.shared.unixpackets import PacketSocket
 from txrdma.unix.sockets import connectTo, isSameUser, LocalListener, peerOf, Reactor
@@ -72,60 +69,6 @@ _UNANSWERED_SECONDS: Final = 0.1
 _NONCE_BYTES: Final = 8
 
 
-class _Line:
-    """
-    A line between the coordinator and a member.
-
-    @ivar share: the member's share, at the coordinator's end.
-    @ivar wasAnswered: whether the coordinator has answered a ping, at the member's end.
-    """
-
-    def __init__(self, device: PortMember, line: PacketSocket, isMember: bool) -> None:
-        """@param isMember: the other end is a member, so the device is the coordinator."""
-        self.line = line
-        self.share: int | None = None
-        self.wasAnswered = False
-        self._device = device
-        self._isMember = isMember
-        line.start(self)
-
-    def messageReceived(self, message: bytes, descriptors: list[int]) -> None:
-        """Process a message; an invalid one closes the line."""
-        try:
-            parsed, packet = decode(message)
-            if isinstance(parsed, ForwardedPacket):
-                self._device.packetReceived(self, parsed, packet)
-            elif self._isMember:
-                self._device.memberReported(self, parsed)
-            elif isinstance(parsed, Ping):
-                self.wasAnswered = self._device.isAnswered = True
-            else:
-                raise ValueError("the coordinator only forwards packets")
-        except (WireError, ValueError) as error:
-            _rateLimited.warn(
-                self._device.address,
-                "port 4791 of {address}: invalid message of process {pid}: {error}",
-                address=self._device.address,
-                pid=self.line.process.pid,
-                error=errorText(error),
-            )
-            self.line.close(str(error))
-
-    def descriptorsLost(self, message: bytes) -> None:
-        """Close the line: its messages have no descriptors."""
-        self.line.close("unexpected descriptors")
-
-    def ended(self, reason: str) -> None:
-        self._device.lineEnded(self)
-
-    def forward(self, source: tuple[str, int], packet: Buffer) -> None:
-        """Pass on a packet; it is dropped while the other end does not read."""
-        if len(packet) <= LONGEST_PACKET and not self.line.isWaiting:
-            address, port = source
-            head = ForwardedPacket(kind=HostMessageKind.PACKET, port=port, address=GID.fromIP(address))
-            self.line.send(head.encode() + packet)
-
-
 class PortMember:
     """
     A device at UDP port 4791 of an address, which it shares with others.
@@ -148,10 +91,11 @@ class PortMember:
         self._reactor = reactor
         self._bound = bound
         self._services: dict[int, Callable[[], None]] = {}
-        self._forwarder: Forwarder[_Line] = Forwarder(reactor, address, share, self._services)
+        self._forwarder = Forwarder(reactor, address, share, self._services)
+        self._sendProbe: Callable[[bytes], None] | None = None
         self._isReceiving = self._isResting = self._isClosed = False
         self._listener: LocalListener | None = None
-        self._lines: dict[_Line, None] = {}
+        self._lines: dict[HostLine, None] = {}
         self._timer = Timer(reactor)
         self._name = 0  # number of the coordinator's name
         self._seekPause = SEEK_SECONDS
@@ -165,9 +109,16 @@ class PortMember:
     def isCoordinator(self) -> bool:
         return self._forwarder.coordinator is not None
 
-    def start(self, port: SharedPort) -> None:
-        """Exchange packets with this port from now on."""
-        self._forwarder.port = port
+    def start(
+        self, sendProbe: Callable[[bytes], None], forwarded: Callable[[tuple[str, int], memoryview], None]
+    ) -> None:
+        """
+        Exchange packets with the device's RoCE port from now on.
+
+        @param sendProbe: sends a packet with this payload to queue pair 0 of the address.
+        @param forwarded: processes a packet for this device, and the address and UDP port of its sender.
+        """
+        self._sendProbe, self._forwarder.forwarded = sendProbe, forwarded
         self._turn()
 
     def receiveNow(self) -> None:
@@ -244,7 +195,18 @@ class PortMember:
             return True
         return self._forwarder.redirect(number, packet, source)
 
-    def packetReceived(self, line: _Line, parsed: ForwardedPacket, packet: memoryview) -> None:
+    def messageReceived(self, line: HostLine, parsed: object, packet: memoryview) -> None:
+        """Process a message of another device; raises ValueError if it is invalid."""
+        if isinstance(parsed, ForwardedPacket):
+            self._packetReceived(parsed, packet)
+        elif line.isMember:
+            self._memberReported(line, parsed)
+        elif isinstance(parsed, Ping):
+            line.wasAnswered = self.isAnswered = True
+        else:
+            raise ValueError("the coordinator only forwards packets")
+
+    def _packetReceived(self, parsed: ForwardedPacket, packet: memoryview) -> None:
         """Process a packet that another device has forwarded; raises ValueError if it is too short."""
         ip = parsed.address.ip
         if ip is None or len(packet) < 8:
@@ -265,7 +227,7 @@ class PortMember:
 
     # The coordinator
 
-    def memberReported(self, line: _Line, parsed: object) -> None:
+    def _memberReported(self, line: HostLine, parsed: object) -> None:
         """Process a member's message; raises ValueError if it is invalid."""
         coordinator, now = self._forwarder.coordinator, self._reactor.seconds()
         if coordinator is None:
@@ -304,20 +266,24 @@ class PortMember:
                 count=LINES,
             )
             return
-        line = _Line(self, PacketSocket(self._reactor, sock), True)
+        line = self._newLine(sock, True)
         if not line.line.isClosed:
             self._lines[line] = None
 
+    def _newLine(self, sock: socket.socket, isMember: bool) -> HostLine:
+        packets = PacketSocket(self._reactor, sock)
+        return HostLine(self.address, packets, isMember, self.messageReceived, self.lineEnded)
+
     def _turn(self) -> None:
         """Install the latest filter, send probes, and set the timer."""
-        coordinator, port = self._forwarder.coordinator, self._forwarder.port
-        if coordinator is None or port is None or self._isClosed:
+        coordinator, sendProbe = self._forwarder.coordinator, self._sendProbe
+        if coordinator is None or sendProbe is None or self._isClosed:
             return
         try:
             for changed in coordinator.events():
                 self._install(changed)
             for probe in coordinator.outgoing():
-                port.sendProbe(bytes((probe.position,)) + probe.nonce.to_bytes(_NONCE_BYTES, "big"))
+                sendProbe(bytes((probe.position,)) + probe.nonce.to_bytes(_NONCE_BYTES, "big"))
         finally:
             deadline = coordinator.deadline()
             if deadline is None:
@@ -344,7 +310,7 @@ class PortMember:
 
     # Finding the coordinator
 
-    def lineEnded(self, line: _Line) -> None:
+    def lineEnded(self, line: HostLine) -> None:
         """Handle the end of a line: a member has left, or another coordinator is needed."""
         self._lines.pop(line, None)
         forwarder = self._forwarder
@@ -483,7 +449,7 @@ class PortMember:
         """Become a member of the coordinator at this connection, and report services to it."""
         with ExitStack() as undo:
             undo.callback(sock.close)
-            line = _Line(self, PacketSocket(self._reactor, sock), False)
+            line = self._newLine(sock, False)
             undo.pop_all()
         self._lines[line] = None
         self._forwarder.coordinator, self._forwarder.home = None, line
@@ -511,7 +477,7 @@ class PortMember:
         if self._isClosed:
             return
         self._isClosed = True
-        self._forwarder.port = None
+        self._sendProbe = self._forwarder.forwarded = None
         with ExitStack() as steps:
             for release in self._services.values():
                 steps.callback(release)

@@ -53,7 +53,7 @@ class WellKnownPort(RoCEPort):
         self.counters, self._routes = home.counters, home._routes
         self.isEnabled = home.isEnabled
         self._udp = carrier
-        member.start(self)
+        member.start(self.sendProbe, self.forwarded)
 
     def forwarded(self, source: tuple[str, int], packet: memoryview) -> None:
         """Process a packet that another device at this address has received."""

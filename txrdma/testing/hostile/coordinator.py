@@ -147,9 +147,9 @@ class Member(Talker):
         self.member = PortMember(reactor, _ADDRESS, share, bound, isAlone)
         self.member.claim(share)
         self.member.setReceiving(True)
-        self.member.start(self)
+        self.member.start(self.sendProbe, self.forwarded)
 
-    # SharedPort
+    # Callbacks of L{PortMember.start}
 
     def sendProbe(self, payload: bytes) -> None:
         if payload[0] < len(self._address.members):

@@ -16,10 +16,11 @@ from typing import Any
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.soft.host import _coordinator, _management, _messages, forwarding, names
+from txrdma.soft.host import _coordinator, _management, _messages, forwarding, lines, names
 from txrdma.soft.host import member as members
 from txrdma.soft.host._filter import POSITION
 from txrdma.soft.host.forwarding import Forwarder
+from txrdma.soft.host.lines import HostLine
 from txrdma.soft.host.member import PortMember
 from txrdma.soft.shared.unixpackets import PacketSocket
 from txrdma.test.support.interruptions import Interruptions
@@ -27,7 +28,7 @@ from txrdma.test.support.soft.management import message, toQueuePair
 from txrdma.testing.reactors import ReactorClock, SteppedTime
 
 OWNERS: tuple[Any, ...] = (
-    *(PortMember, members._Line, members, Forwarder, forwarding, PacketSocket),
+    *(PortMember, members, HostLine, lines, Forwarder, forwarding, PacketSocket),
     *(_coordinator.Coordinator, _management, _messages, names),
 )
 """What the sharing of a port consists of."""
@@ -50,7 +51,7 @@ class SimulatedPort:
         with ExitStack() as undo:
             self.member = PortMember(host.clock, host.address, share, self, isAlone)  # type: ignore[arg-type]
             undo.callback(self.member.close)
-            self.member.start(self)
+            self.member.start(self.sendProbe, self.forwarded)
             self.member.setReceiving(True)
             undo.pop_all()
 

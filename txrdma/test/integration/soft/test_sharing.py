@@ -291,7 +291,9 @@ class SharingTests(TestCase):
         self.assertTrue(coordinator.isCoordinator)
         device = self.open()
         received: list[bytes] = []
-        self.patch(wellKnownOf(device), "forwarded", lambda source, packet: received.append(bytes(packet)))
+        self.patch(
+            memberOf(device)._forwarder, "forwarded", lambda source, packet: received.append(bytes(packet))
+        )
         share = memberOf(device).share
         replies = [message(0x13, bytes(4) + bytes((share, 0, 0, number))) for number in range(count)]
         for reply in replies:
