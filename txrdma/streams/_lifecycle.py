@@ -22,7 +22,9 @@ the protocol has raised, replace these reasons.
 
 from __future__ import annotations
 
-from typing import Final, Literal, Protocol
+from typing import Final, Literal
+
+from txrdma.streams.core import StreamCore
 
 Connection = Literal["OPEN", "LEAVING", "CLOSED", "LOST"]
 OPEN: Final = "OPEN"
@@ -55,28 +57,6 @@ ENDINGS: Final[dict[tuple[Connection, Delivery], dict[Reader, Due]]] = {
 """The reason, by the states of connection, delivery and protocol; without an entry, no end is reported."""
 
 
-class StreamDirections(Protocol):
-    """
-    Which directions of a stream each end has closed, and what has arrived.
-
-    @ivar isReadable: whether the peer may send more bytes.
-    @ivar isWritable: whether this end may send more bytes.
-    @ivar isOver: whether the peer has closed the connection, or both ends have closed their write side.
-    @ivar wasCut: whether the peer has closed the connection before all written bytes were posted.
-    @ivar isCloseDelivered: whether the peer has received this end's close.
-    """
-
-    isReadable: bool
-    isWritable: bool
-    isOver: bool
-    wasCut: bool
-    isCloseDelivered: bool
-
-    @property
-    def isDelivered(self) -> bool:
-        """Whether all written bytes are in the peer's memory."""
-
-
 class StreamLife:
     """
     The states of one stream.
@@ -100,36 +80,34 @@ class StreamLife:
         """Bytes were written that can't be sent: L{next} decides whether they are a loss."""
         self._late += length
 
-    def ended(self, directions: StreamDirections, reader: Reader, isInOrder: bool) -> None:
+    def ended(self, core: StreamCore, reader: Reader, isInOrder: bool) -> None:
         """
         Handle the end of the message connection.
 
         @param isInOrder: it was closed, and did not fail.
         """
         self.connection = LOST  # also if one of these raises
-        isOver, isCloseDelivered = directions.isOver, directions.isCloseDelivered
-        isDelivered = directions.isDelivered
-        if directions.wasCut or not (isDelivered or (isCloseDelivered and not isOver)):
+        isOver, isCloseDelivered = core.isOver, core.isCloseDelivered
+        isDelivered = core.isDelivered
+        if core.wasCut or not (isDelivered or (isCloseDelivered and not isOver)):
             self.delivery = CUT
-        hasClosed = reader in (CLOSING, DISMISSED) and isDelivered and not directions.isWritable
+        hasClosed = reader in (CLOSING, DISMISSED) and isDelivered and not core.isWritable
         isOrderly = isOver or isCloseDelivered or (isInOrder and hasClosed)
         self.connection = CLOSED if isOrderly else LOST
 
-    def next(
-        self, directions: StreamDirections | None, reader: Reader, isUnread: bool, isOpen: bool
-    ) -> Due | None:
+    def next(self, core: StreamCore | None, reader: Reader, isUnread: bool, isOpen: bool) -> Due | None:
         """
         Take what is due: to close the message connection, to report the end of input, or to end the stream.
 
-        @param directions: None after the end of the message connection.
+        @param core: None after the end of the message connection.
         @param isUnread: whether there are received bytes to deliver.
         @param isOpen: whether the protocol may write more.
         """
-        if directions is not None:
-            if self.connection is OPEN and (directions.isOver or directions.isCloseDelivered):
+        if core is not None:
+            if self.connection is OPEN and (core.isOver or core.isCloseDelivered):
                 self.connection = LEAVING
                 return LEAVE
-            isReadable = directions.isReadable
+            isReadable = core.isReadable
         else:
             isReadable = self.connection is LOST
         if reader is READS:

@@ -9,7 +9,7 @@ before the peer closed are delivered before C{connectionLost}.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from zope.interface import implementer
 
@@ -39,9 +39,9 @@ from txrdma.streams._lifecycle import (
     READ_END,
     Reader,
     READS,
-    StreamDirections,
     StreamLife,
 )
+from txrdma.streams.core import StreamCore
 from txrdma.streams.transport import Address, logName, ONE_SEND, StreamTransport
 
 _log = Logger()
@@ -63,37 +63,6 @@ class Declining(StreamProtocol):
         """End the connection."""
         assert self.transport is not None
         self.transport.loseConnection()
-
-
-class StreamCore(StreamDirections, Protocol):
-    """The bytes of a stream in both directions, and which directions each end has closed."""
-
-    @property
-    def backlog(self) -> int:
-        """Number of written bytes that are not posted yet."""
-
-    @property
-    def unread(self) -> int:
-        """Number of received bytes that are not read yet."""
-
-    def write(self, data: bytes) -> int:
-        """
-        Queue bytes until the peer can accept them; drop them if the write side is closed.
-
-        @return: the number of bytes that are queued now.
-        """
-
-    def drop(self) -> None:
-        """Drop written bytes that are not posted."""
-
-    def read(self) -> bytes:
-        """Return some received bytes; empty if there are none."""
-
-    def closeWriting(self) -> None:
-        """Close the write side, after all written bytes."""
-
-    def close(self) -> None:
-        """Close both sides, after all written bytes."""
 
 
 CoreT = TypeVar("CoreT", bound=StreamCore)

@@ -19,7 +19,7 @@ LONGEST_PIECE: Final = 1 << 16
 
 class ByteStream:
     """
-    The bytes of a stream: see L{Core<txrdma.streams.connection.StreamCore>}.
+    The bytes of a stream: see L{StreamCore<txrdma.streams.core.StreamCore>}.
 
     @ivar isFull: the transport has paused this end.
     @ivar unacknowledged: number of sent messages that are not acknowledged.
