@@ -521,7 +521,8 @@ class DatagramServerEndpoint:
                 raise cannotListen(device, self._port, error) from error
             serving.startListening()
             try:
-                followUser(self._reactor, self._device, adapter, serving)
+                suspend, resume = serving.suspend, serving.resume
+                followUser(self._reactor, self._device, adapter, serving, suspend, resume)
             except BaseException:
                 serving.stopListening()
                 raise

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from enum import Enum
 from functools import lru_cache, partial
 from secrets import randbelow
-from typing import Any, Final, NoReturn, overload, Protocol, TypeVar, Union
+from typing import Any, Final, NoReturn, overload, TypeVar, Union
 
 from zope.interface import implementer
 
@@ -129,20 +129,22 @@ def within(reactor: Any, seconds: float | None, connecting: Deferred[_ProtocolT]
     return connecting.addTimeout(seconds, reactor, late)
 
 
-class SuspendableListening(Protocol):
-    """A listening port that can release its adapter, and listen to the same service ID at another one."""
-
-    def suspend(self) -> None: ...
-
-    def resume(self, adapter: Adapter) -> None: ...
-
-
-def followUser(reactor: Any, device: DeviceSpec, former: Adapter, listening: SuspendableListening) -> None:
+def followUser(
+    reactor: Any,
+    device: DeviceSpec,
+    former: Adapter,
+    listening: IListeningPort,
+    suspend: Callable[[], None],
+    resume: Callable[[Adapter], None],
+) -> None:
     """
     Listen on a new device if the user has changed when the reactor starts.
 
     C{twistd --uid} changes the user after services have begun to listen, and software devices find only those
     of processes of the same user.
+
+    @param suspend: releases the adapter of the port.
+    @param resume: listens to the same service ID at another adapter.
     """
     if not isinstance(device, str) or not IServiceClaims.providedBy(former.device):
         return
@@ -150,25 +152,25 @@ def followUser(reactor: Any, device: DeviceSpec, former: Adapter, listening: Sus
         return
     user = os.geteuid()
 
-    def suspend() -> None:
+    def leaveFormer() -> None:
         if not isSameUser(user):
-            listening.suspend()
+            suspend()
 
-    def resume() -> None:
+    def listenAgain() -> None:
         former.followers.clear()
         if not isSameUser(user):
             known: dict[str, Any] = {"listening": listening, "user": os.geteuid()}
             with _log.failuresHandled(_NO_LONGER, **known):
                 try:
                     with heldAdapter(reactor, device) as adapter:
-                        listening.resume(adapter)
+                        resume(adapter)
                 except RDMAError as error:
                     _log.error(f"{_NO_LONGER}: {{error}}", **known, error=errorText(error))
 
     # All listeners release a device before the first of them, or a client, opens it again.
-    former.followers.append(suspend)
-    reactor.addSystemEventTrigger("before", "startup", suspend)
-    reactor.callWhenRunning(resume)
+    former.followers.append(leaveFormer)
+    reactor.addSystemEventTrigger("before", "startup", leaveFormer)
+    reactor.callWhenRunning(listenAgain)
 
 
 def _withDefaults(path: IBPath, adapter: Adapter) -> IBPath:
@@ -410,7 +412,8 @@ class _ServerEndpoint:
             )
             try:
                 listening.startListening()
-                followUser(self._reactor, self._device, adapter, listening)
+                suspend, resume = listening.suspend, listening.resume
+                followUser(self._reactor, self._device, adapter, listening, suspend, resume)
             except BaseException:
                 listening.stopListening()
                 raise
