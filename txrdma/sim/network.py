@@ -24,7 +24,7 @@ from txrdma.iba.types import MTU, ROCE_PORT
 from txrdma.soft.device import SoftDevice
 from txrdma.soft.ports import SoftPort
 from txrdma.soft.rc.roce import RoCEPort
-from txrdma.soft.rc.udp import ANSWERED, RawAddress, Receiver
+from txrdma.soft.rc.udp import ANSWERED, DatagramHandler, RawAddress
 
 _SEGMENTS: Final = 16
 
@@ -317,14 +317,16 @@ class SimulatedCarrier:
         self.segments = segments
         self.receiveBuffer = RECEIVE_BUFFER
         self._network = network
-        self._receiver: Receiver | None = None
+        self._received: DatagramHandler | None = None  # once started
         self._waiting = False
         self._isAsleep = False
         self._unread: list[tuple[bytes, int, tuple[str, int]]] = []
 
-    def start(self, receiver: Receiver) -> None:
-        """Start passing datagrams to a receiver."""
-        self._receiver = receiver
+    def start(
+        self, received: DatagramHandler, batchEnded: Callable[[], None], writable: Callable[[], None]
+    ) -> None:
+        """Start receiving datagrams: see L{txrdma.soft.rc.udp.DatagramCarrier.start}."""
+        self._received, self._batchEnded, self._writable = received, batchEnded, writable
 
     def send(self, data: memoryview, segment: int, destination: RawAddress, trafficClass: int = 0) -> bool:
         """Send datagrams of C{segment} bytes each; the last may be shorter. The class is not transmitted."""
@@ -351,7 +353,7 @@ class SimulatedCarrier:
 
     def close(self) -> None:
         """Close the socket; datagrams for it are lost from now on."""
-        self._receiver = None
+        self._received = None
         self._network.forget(self)
 
     def sleep(self) -> None:
@@ -376,12 +378,12 @@ class SimulatedCarrier:
 
     def _arrived(self, together: Sequence[tuple[bytes, int, tuple[str, int]]]) -> None:
         for data, segment, source in together:
-            if self._receiver is not None:
-                self._receiver.received(memoryview(data), segment, source)
-        if self._receiver is not None:
-            self._receiver.batchEnded()
+            if self._received is not None:
+                self._received(memoryview(data), segment, source, 0)
+        if self._received is not None:
+            self._batchEnded()
 
     def _ready(self) -> None:
         self._waiting = False
-        if self._receiver is not None:
-            self._receiver.writable()
+        if self._received is not None:
+            self._writable()

@@ -1,5 +1,5 @@
 """
-The peers of a RoCE port, and the interfaces between the port and its routes.
+The peers of a RoCE port, the base of its routes, and the interface of the port for them.
 
 A peer has the parts of the ICRC that depend on the two addresses only (annex A17 of the InfiniBand
 Architecture vol. 1).
@@ -70,20 +70,27 @@ class RoutesPort(Protocol):
     def grhFor(self, peer: UDPPeer, length: int) -> bytes: ...
 
 
-class PortRoute(Protocol):
-    """The interface of routes for the RoCE port that they use."""
+class PortRoute:
+    """
+    Base of the routes of a RoCE port.
+
+    @ivar number: number of the queue pair; C{port}: the port.
+    """
 
     number: QPN
     port: RoutesPort
 
     def received(self, run: Incoming, peer: UDPPeer, now: float) -> bool:
         """Process packets for this queue pair; False when they are not from its peer."""
+        raise NotImplementedError
 
     def transmit(self, now: float) -> bool:
         """Emit pending packets; True when more are left for the next iteration."""
+        raise NotImplementedError
 
     def deliver(self) -> None:
         """Deliver events to the queue pair."""
+        raise NotImplementedError
 
     def deadline(self) -> float | None:
         """Return the time at which to call L{expired}; None without one."""
@@ -95,6 +102,7 @@ class PortRoute(Protocol):
 
     def fail(self) -> None:
         """Log the current exception, and fail the queue pair."""
+        raise NotImplementedError
 
 
 class UDPPeer:

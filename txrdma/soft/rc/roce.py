@@ -127,7 +127,7 @@ class RoCEPort(RoutePort):
         self._lanes = lanes
         self._quiet = 0  # polls since a socket received something
         self._groups: dict[str, tuple[RoCEPort, AttachedRoutes]] = {}
-        carrier.start(self)
+        carrier.start(self.received, self.batchEnded, self.writable)
         if lanes is not None:
             self._localPeers = LocalPeers(self, lanes, self._routes)
             lanes.start(self._localPeers.datagramsReceived, self.batchEnded)

@@ -65,7 +65,7 @@ def _required(value: int | None) -> int:
     return value
 
 
-class RoCERoute(Route):
+class RoCERoute(Route, PortRoute):
     """The connection of an RC queue pair over UDP; its C{requester} exists from RTS on."""
 
     name = "rocev2"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import socket
 import sys
+from collections.abc import Callable
 from contextlib import closing, suppress
 from typing import Any, Final, Protocol, Union
 
@@ -54,21 +55,13 @@ ANSWERED: Final = 4
 """Reads after which packets are answered: senders wait for acknowledgements."""
 
 
-class Receiver(Protocol):
-    """The receiver of datagrams of a L{DatagramCarrier}."""
+DatagramHandler = Callable[[memoryview, int, RawAddress, int], None]
+"""
+Processes datagrams of one sender.
 
-    def received(self, data: memoryview, segment: int, source: RawAddress, codepoint: int = 0) -> None:
-        """
-        Process datagrams of one sender, C{segment} bytes each, the last perhaps shorter; C{data} is reused.
-
-        @param codepoint: the ECN field of their IP headers (RFC 3168, 5).
-        """
-
-    def batchEnded(self) -> None:
-        """The batch of datagrams has ended."""
-
-    def writable(self) -> None:
-        """Resume sending: L{DatagramCarrier.send} accepts datagrams again."""
+The arguments are their bytes, whose memory is reused; the number of bytes of each, of which the last may have
+fewer; the address of the sender; and the ECN field of the IP headers (RFC 3168, 5).
+"""
 
 
 class DatagramCarrier(Protocol):
@@ -90,8 +83,15 @@ class DatagramCarrier(Protocol):
     receiveBuffer: int
     isLive: bool
 
-    def start(self, receiver: Receiver) -> None:
-        """Start receiving datagrams."""
+    def start(
+        self, received: DatagramHandler, batchEnded: Callable[[], None], writable: Callable[[], None]
+    ) -> None:
+        """
+        Start receiving datagrams.
+
+        @param batchEnded: called after each batch of received datagrams.
+        @param writable: called when L{send} accepts datagrams again.
+        """
 
     def send(self, data: memoryview, segment: int, destination: RawAddress, trafficClass: int = 0) -> bool:
         """
@@ -100,7 +100,7 @@ class DatagramCarrier(Protocol):
         The IPv4 identification of the i-th is i, because the ICRC covers it.
 
         @param trafficClass: differentiated services and ECN fields of their IP headers.
-        @return: False if the socket's buffer is full; C{writable} is called later.
+        @return: False if the socket's buffer is full; C{writable} of L{start} is called later.
         """
 
     def poll(self) -> None:
@@ -151,7 +151,7 @@ class UDPCarrier:
             (SO_REUSEPORT); closed by this object.
         """
         self._reactor = reactor
-        self._receiver: Receiver | None = None
+        self._received: DatagramHandler | None = None  # once started
         self._writing = False
         self._socket: socket.socket | None = shared
         self.dropped = 0
@@ -208,13 +208,15 @@ class UDPCarrier:
 
     # Carrier
 
-    def start(self, receiver: Receiver) -> None:
-        self._receiver = receiver
+    def start(
+        self, received: DatagramHandler, batchEnded: Callable[[], None], writable: Callable[[], None]
+    ) -> None:
+        self._received, self._batchEnded, self._writable = received, batchEnded, writable
         self._reactor.addReader(self)
 
     def setReading(self, isReading: bool) -> None:
         """Leave or rejoin the reactor; meanwhile datagrams are queued in the socket."""
-        if self._socket is not None and self._receiver is not None:
+        if self._socket is not None and self._received is not None:
             if isReading:
                 self._reactor.addReader(self)
             else:
@@ -291,12 +293,12 @@ class UDPCarrier:
     def close(self) -> None:
         if self._socket is None:
             return
-        if self._receiver is not None:
+        if self._received is not None:
             self._reactor.removeReader(self)
         if self._writing:
             self._reactor.removeWriter(self)
         self._socket.close()
-        self._socket = self._receiver = None
+        self._socket = self._received = None
 
     def _lost(self, error: OSError, data: memoryview, segment: int, destination: RawAddress) -> None:
         """Count lost datagrams, and log each kind of error once."""
@@ -335,10 +337,10 @@ class UDPCarrier:
         return "RoCE"
 
     def doRead(self) -> None:
-        receiver = self._receiver
+        received = self._received
         buffers, data, ancillarySize = self._buffers, self._data, self._ancillary
         for number in range(1, _AT_ONCE + 1):
-            if self._socket is None or receiver is None:
+            if self._socket is None or received is None:
                 return
             try:
                 size, ancillary, flags, source = self._socket.recvmsg_into(buffers, ancillarySize)
@@ -360,17 +362,17 @@ class UDPCarrier:
                         segment = int.from_bytes(value[:4], sys.byteorder) or size
                     else:
                         codepoint = int.from_bytes(value, sys.byteorder) & _ECN  # one byte, or four for IPv6
-                receiver.received(data[:size], segment, source, codepoint)
+                received(data[:size], segment, source, codepoint)
                 if number % ANSWERED == 0:
-                    receiver.batchEnded()
-        if receiver is not None:
-            receiver.batchEnded()
+                    self._batchEnded()
+        if received is not None:
+            self._batchEnded()
 
     def doWrite(self) -> None:
         self._reactor.removeWriter(self)
         self._writing = False
-        if self._receiver is not None:
-            self._receiver.writable()
+        if self._received is not None:
+            self._writable()
 
     def connectionLost(self, reason: Failure) -> None:
         """Close, unless the reactor ends: then the owner may still send, and closes."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import socket
+from collections.abc import Callable
 from select import select
 from typing import Any, cast
 
@@ -24,7 +25,7 @@ from txrdma.interfaces import ICompletionQueue
 from txrdma.soft.device import SoftDevice
 from txrdma.soft.ports import SoftPort
 from txrdma.soft.rc.roce import RoCEPort
-from txrdma.soft.rc.udp import RawAddress, UDPCarrier, udpSocket
+from txrdma.soft.rc.udp import DatagramHandler, RawAddress, UDPCarrier, udpSocket
 from txrdma.test.support.soft.pairs import connected, End
 from txrdma.testing.reactors import waitUntil
 
@@ -62,6 +63,10 @@ class Taker:
     def writable(self) -> None:
         self.rooms += 1
 
+    def callbacks(self) -> tuple[DatagramHandler, Callable[[], None], Callable[[], None]]:
+        """Return the arguments of C{start}."""
+        return self.received, self.batchEnded, self.writable
+
     def datagrams(self) -> list[bytes]:
         return [data[at : at + segment] for data, segment in self.got for at in range(0, len(data), segment)]
 
@@ -86,7 +91,7 @@ class CarrierTests(UDPCase):
     async def exchange(self, offloadThere: bool, offloadHere: bool) -> Taker:
         here, there = self.carrier(offload=offloadHere), self.carrier(offload=offloadThere)
         taker = Taker()
-        here.start(taker)
+        here.start(*taker.callbacks())
         data = memoryview(os.urandom(10 * 1000 + 44))
         to = there.rawAddress(here.address, here.port)
         assert to is not None
@@ -123,7 +128,7 @@ class CarrierTests(UDPCase):
         for address in ("127.0.0.1", "::1"):
             here, there = self.carrier(address), self.carrier(address)
             taker = Taker()
-            here.start(taker)
+            here.start(*taker.callbacks())
             to = there.rawAddress(here.address, here.port)
             assert to is not None
             for count, trafficClass in ((1, 0), (1, 2), (min(3, there.segments), 0xB8 | 3), (1, 0)):
@@ -190,7 +195,7 @@ class CarrierTests(UDPCase):
 
     def test_closedCarrierLeavesReactorAndFreesPort(self) -> None:
         carrier = self.carrier()
-        carrier.start(Taker())
+        carrier.start(*Taker().callbacks())
         self.assertIn(carrier, reactor.getReaders())
         port = carrier.port
         carrier.close()
@@ -209,7 +214,7 @@ class CarrierTests(UDPCase):
             here.close()
 
         taker.received = close  # type: ignore[method-assign]  # that is what is tested
-        here.start(taker)
+        here.start(*taker.callbacks())
         for _ in range(3):
             there.send(memoryview(b"x" * 20), 20, ("127.0.0.1", here.port))
         await waitUntil(reactor, lambda: here.fileno() == -1)

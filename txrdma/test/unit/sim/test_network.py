@@ -4,6 +4,8 @@ Connections over an unreliable network: tests for L{txrdma.sim.network} and L{tx
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -11,7 +13,7 @@ from txrdma.iba.headers import Opcode
 from txrdma.iba.verbs import Operation, SendRequest
 from txrdma.sim.clock import SimulatedClock
 from txrdma.sim.network import FAIR, Faults, RECEIVE_BUFFER, SimulatedNetwork
-from txrdma.soft.rc.udp import RawAddress
+from txrdma.soft.rc.udp import DatagramHandler, RawAddress
 from txrdma.testing.plantests import playingStored
 from txrdma.testing.verbs.clients import Atomic, History, playClients
 from txrdma.testing.verbs.plans import drawClients, drawPair
@@ -34,6 +36,10 @@ class Taker:
     def writable(self) -> None:
         self.rooms += 1
 
+    def callbacks(self) -> tuple[DatagramHandler, Callable[[], None], Callable[[], None]]:
+        """Return the arguments of C{start}."""
+        return self.received, self.batchEnded, self.writable
+
 
 class NetworkTests(SynchronousTestCase):
     def connect(self, seed: int = 1, faults: Faults = FAIR) -> None:
@@ -41,7 +47,7 @@ class NetworkTests(SynchronousTestCase):
         self.network = SimulatedNetwork(self.clock, seed, faults)
         self.here, self.there = self.network.carrier("10.0.0.1"), self.network.carrier("10.0.0.2")
         self.taker = Taker()
-        self.there.start(self.taker)
+        self.there.start(*self.taker.callbacks())
 
     def send(self, data: bytes) -> bool:
         return self.here.send(memoryview(data), len(data), ("10.0.0.2", 4791))
@@ -117,7 +123,7 @@ class NetworkTests(SynchronousTestCase):
         """A carrier with a full buffer refuses datagrams until it has room; others are not affected."""
         self.connect()
         self.network.faultsOf["10.0.0.1"] = Faults(congestion=1.0, delaySeconds=2.0)
-        self.here.start(self.taker)
+        self.here.start(*self.taker.callbacks())
         self.assertFalse(self.send(b"data"))
         self.assertTrue(self.there.send(memoryview(b"data"), 4, ("10.0.0.1", self.here.port)))
         self.clock.advance(1.0)

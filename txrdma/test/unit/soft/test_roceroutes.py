@@ -157,15 +157,15 @@ class RouteTests(NetworkCase):
         """Fail Bob's queue pair between a packet and its processing."""
         bob.receive(1, 0, 100)
         bob.receive(2, 0, 100)
-        port = portOf(self.other)
+        carrier: Any = portOf(self.other)._carrier  # a simulated one
         alice.post(1, Operation.SEND, inline=[b"x"], **more)
-        ended = port.batchEnded
+        ended = carrier._batchEnded
 
         def first() -> None:
             bob.qp.modify(QPAttributes(state=QPState.ERR))
             ended()
 
-        port.batchEnded = first  # type: ignore[method-assign]  # called between the packet and its processing
+        carrier._batchEnded = first  # called between the packet and its processing
         self.run_(0.01)
         self.assertEqual(self.statuses(bob), [(1, Status.SUCCESS), (2, Status.WR_FLUSH_ERR)])
 
