@@ -53,7 +53,7 @@ from txrdma.kit.values import replace
 from txrdma.soft.core.completion import SoftCompletionChannel, SoftCompletionQueue
 from txrdma.soft.core.memory import Domain, KeyTable
 from txrdma.soft.core.netdev import shareOf
-from txrdma.soft.core.queuepair import SoftQueuePair
+from txrdma.soft.core.queuepair import DeviceCalls, SoftQueuePair
 from txrdma.soft.core.recent import RecentNumbers
 from txrdma.soft.core.route import Route
 from txrdma.soft.core.routeport import RoutePort
@@ -231,6 +231,7 @@ class SoftDevice:
         )
         self._events: list[AsyncEvent] = []
         self._eventTimer = Timer(reactor)
+        self._calls = DeviceCalls(self, self.keys, self.connect, self.admit, self.notify, self.forget)
         self._closed = False
         self._onClosed = closed
         self._interfaces = interfaces
@@ -361,7 +362,7 @@ class SoftDevice:
         self._eventTimer.stop()
         self._onClosed()
 
-    # txrdma.soft.core.queuepair.QueuePairOwner
+    # txrdma.soft.core.queuepair.DeviceCalls
 
     def connect(self, queuePair: SoftQueuePair) -> Route:
         """
@@ -449,7 +450,7 @@ class SoftDevice:
             number = QPN(randbelow(0xFFFFFF) if self.share is None else self.share << 16 | randbits(16))
         number = _GSI if isGSI else number
         queuePair = SoftQueuePair(
-            self,
+            self._calls,
             domain,
             QPKind.UD if isGSI else kind,
             number,

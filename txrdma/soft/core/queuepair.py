@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Sequence, Sized
 from contextlib import ExitStack
 from itertools import islice
-from typing import cast, Final, Protocol
+from typing import cast, Final
 
 from zope.interface import implementer
 
@@ -49,7 +49,7 @@ from txrdma.interfaces import (
     IQueuePair,
     ITrimmable,
 )
-from txrdma.kit.values import replace
+from txrdma.kit.values import frozen, replace
 from txrdma.soft.core.completion import SoftCompletionQueue
 from txrdma.soft.core.directdatagrams import DirectDatagramRoute, DirectDatagrams
 from txrdma.soft.core.memory import Domain, KeyTable
@@ -71,22 +71,24 @@ _ATOMICS: Final = (Operation.COMPARE_AND_SWAP, Operation.FETCH_AND_ADD)
 _ATOMIC_BYTES: Final = 8
 
 
-class QueuePairOwner(Protocol):
-    """The interface of the software device for its queue pairs, which it makes."""
+@frozen
+class DeviceCalls:
+    """
+    What a queue pair needs of the software device that has made it.
 
+    @ivar device: the device, for the log.
+    @ivar connect: returns the route for a queue pair that changes to RTR, by its C{kind} and C{attributes}.
+    @ivar admit: checks requested and current attributes against the device; raises L{InvalidRequest}.
+    @ivar notify: delivers an event to listeners, in a later reactor iteration.
+    @ivar forget: removes a closed queue pair.
+    """
+
+    device: object
     keys: KeyTable
-
-    def connect(self, queuePair: SoftQueuePair) -> Route:
-        """Return the route for a queue pair that changes to RTR, by its C{kind} and C{attributes}."""
-
-    def admit(self, requested: QPAttributes, current: QPAttributes) -> None:
-        """Check attributes against the device; raises L{InvalidRequest}."""
-
-    def notify(self, event: AsyncEvent) -> None:
-        """Deliver an event to listeners, in a later reactor iteration."""
-
-    def forget(self, queuePair: SoftQueuePair) -> None:
-        """Remove a closed queue pair."""
+    connect: Callable[[SoftQueuePair], Route]
+    admit: Callable[[QPAttributes, QPAttributes], None]
+    notify: Callable[[AsyncEvent], None]
+    forget: Callable[[SoftQueuePair], None]
 
 
 @implementer(IQueuePair, IDisarmable, ITrimmable)
@@ -102,7 +104,7 @@ class SoftQueuePair:
 
     def __init__(
         self,
-        host: QueuePairOwner,
+        calls: DeviceCalls,
         domain: Domain,
         kind: QPKind,
         number: QPN,
@@ -115,7 +117,7 @@ class SoftQueuePair:
         self.number = number
         self.capacity = capacity
         self.domain = domain
-        self.keys = host.keys
+        self.keys = calls.keys
         self.state = _RESET
         self.attributes = _NO_ATTRIBUTES
         self.shared = shared
@@ -127,7 +129,7 @@ class SoftQueuePair:
             send.push if kind is QPKind.RC else self._datagramCompleted
         )
         self.receiveCompleted: Callable[[Completion, bool], None] = receive.push
-        self._host = host
+        self._calls = calls
         self._route: Route | None = None
         self.free = capacity.maxSend
         self._held: list[SendRequest] = []
@@ -297,7 +299,7 @@ class SoftQueuePair:
         before, current = self.attributes, self.state
         # All checks come first: a call that is refused changes nothing.
         target = transition(self.kind, current, attributes)
-        self._host.admit(attributes, before)
+        self._calls.admit(attributes, before)
         checkMigration(attributes, before)
         if attributes.alternateAddress is not None and self.route == "shared-memory":
             raise InvalidRequest("shared memory has no alternate path")
@@ -312,7 +314,7 @@ class SoftQueuePair:
         self.attributes = self._changed(attributes, target)  # the host and the route read them
         if target is _RTR and current is _INIT:
             try:
-                self._route = self._host.connect(self)
+                self._route = self._calls.connect(self)
             except BaseException:
                 self.attributes = before
                 raise
@@ -342,7 +344,7 @@ class SoftQueuePair:
             self._closed = True  # if that has raised, another call closes the route
         finally:
             self._leaveQueues()
-            self._host.forget(self)
+            self._calls.forget(self)
 
     def _leaveQueues(self) -> None:
         self.sendQueue.leave(self.failed)
@@ -520,7 +522,7 @@ class SoftQueuePair:
         self.state = _ERR
         try:
             if event is not None:
-                self._host.notify(AsyncEvent(event, queuePair=self))
+                self._calls.notify(AsyncEvent(event, queuePair=self))
         finally:
             self._flush()
 
@@ -538,11 +540,13 @@ class SoftQueuePair:
             if self.shared is None:
                 self._flushReceives()
             else:
-                self._host.notify(AsyncEvent(AsyncEventKind.QP_LAST_WQE_REACHED, queuePair=self))
+                self._calls.notify(AsyncEvent(AsyncEventKind.QP_LAST_WQE_REACHED, queuePair=self))
 
     def raised(self) -> None:
         """Log the current exception, and fail this queue pair only."""
-        _log.failure("Unexpected error: {queuePair!r} of {device!r} fails", queuePair=self, device=self._host)
+        _log.failure(
+            "Unexpected error: {queuePair!r} of {device!r} fails", queuePair=self, device=self._calls.device
+        )
         try:
             self.failed(AsyncEventKind.QP_FATAL)
         except Exception:
@@ -550,7 +554,7 @@ class SoftQueuePair:
 
     def raiseEvent(self, event: AsyncEventKind) -> None:
         """Raise an asynchronous event that does not end the queue pair."""
-        self._host.notify(AsyncEvent(event, queuePair=self))
+        self._calls.notify(AsyncEvent(event, queuePair=self))
 
     def laneOpened(self) -> Sized:
         """Let the lane receive messages itself; return the queued completions, which precede them."""
@@ -616,7 +620,7 @@ class SoftQueuePair:
         busy = self.capacity.maxSend - self.free - len(self._held)
         if busy == 0 and not self._drainReported:
             self._drainReported = True
-            self._host.notify(AsyncEvent(AsyncEventKind.SQ_DRAINED, queuePair=self))
+            self._calls.notify(AsyncEvent(AsyncEventKind.SQ_DRAINED, queuePair=self))
 
 
 def _isAtomic(request: SendRequest) -> bool:

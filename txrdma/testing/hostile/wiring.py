@@ -171,7 +171,7 @@ class TamperedPairs:
         """Return the function that replaces C{SoftQueuePair.postSend}."""
 
         def postSend(pair: SoftQueuePair, requests: Sequence[SendRequest]) -> None:
-            if pair._host is not self._host.device:
+            if pair._calls.device is not self._host.device:
                 self._post(pair, requests)
                 return
             if pair not in self._pairs:

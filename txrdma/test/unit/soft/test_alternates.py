@@ -47,7 +47,9 @@ class AlternateTests(SynchronousTestCase):
         self.queue = SoftCompletionQueue(100, self.channel, self.host.notify)
 
     def make(self, upTo: QPState = RTS, kind: QPKind = RC) -> SoftQueuePair:
-        queuePair = SoftQueuePair(self.host, Domain(), kind, QPN(9), self.queue, self.queue, Capacity())
+        queuePair = SoftQueuePair(
+            self.host.calls(), Domain(), kind, QPN(9), self.queue, self.queue, Capacity()
+        )
         return bring(queuePair, upTo)
 
     def armed(self) -> SoftQueuePair:

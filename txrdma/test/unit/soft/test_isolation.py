@@ -20,11 +20,11 @@ from txrdma.iba.verbs import (
     Status,
 )
 from txrdma.interfaces import AsyncEvent
+from txrdma.kit.values import replace
 from txrdma.sim.network import SimulatedNetwork
 from txrdma.sim.sharedmemory import SimulatedMemory
 from txrdma.soft.core import completion
 from txrdma.soft.core.queuepair import SoftQueuePair
-from txrdma.soft.device import SoftDevice
 from txrdma.soft.rc.routes import DatagramRoute, RoCERoute
 from txrdma.soft.shared import routes
 from txrdma.soft.shared._incoming import LaneReceiver
@@ -99,7 +99,13 @@ class IsolationTests(SynchronousTestCase):
         self.pause()
         one.poll()
         one.receive(4, 0, 100)
-        self.failing(SoftDevice, "notify")
+        calls = one.qp._calls
+
+        def notify(event: AsyncEvent) -> None:
+            one.qp._calls = calls
+            raise Simulated
+
+        one.qp._calls = replace(calls, notify=notify)
         self.assertRaises(Simulated, one.qp.failed, AsyncEventKind.QP_FATAL)
         flushed = {each.identifier: each.status for each in one.poll()}
         self.assertEqual(flushed, {2: Status.WR_FLUSH_ERR, 4: Status.WR_FLUSH_ERR})

@@ -36,7 +36,7 @@ from txrdma.iba.verbs import (
 from txrdma.interfaces import AsyncEvent, ITrimmable
 from txrdma.soft.core.completion import SoftCompletionChannel, SoftCompletionQueue
 from txrdma.soft.core.memory import Domain, KeyTable, PAGE
-from txrdma.soft.core.queuepair import SoftQueuePair
+from txrdma.soft.core.queuepair import DeviceCalls, SoftQueuePair
 from txrdma.soft.core.transitions import transition
 from txrdma.soft.device import SoftAddressHandle
 
@@ -202,6 +202,10 @@ class Host:
     def forget(self, queuePair: SoftQueuePair) -> None:
         self.forgotten.append(queuePair)
 
+    def calls(self) -> DeviceCalls:
+        """Return what its queue pair needs."""
+        return DeviceCalls(self, self.keys, self.connect, self.admit, self.notify, self.forget)
+
 
 class QueuePairTests(SynchronousTestCase):
     """Invariants of a queue pair with any route."""
@@ -216,7 +220,9 @@ class QueuePairTests(SynchronousTestCase):
     def make(self, kind: QPKind = RC, upTo: QPState = RTS) -> SoftQueuePair:
         """Return a queue pair in that state."""
         capacity = Capacity(maxSend=4, maxReceive=4, maxSendSegments=2, maxReceiveSegments=2, maxInline=10)
-        queuePair = SoftQueuePair(self.host, Domain(), kind, QPN(9), self.sends, self.receives, capacity)
+        queuePair = SoftQueuePair(
+            self.host.calls(), Domain(), kind, QPN(9), self.sends, self.receives, capacity
+        )
         return bring(queuePair, upTo)
 
     def route(self) -> Route:

@@ -55,7 +55,8 @@ class SharedReceiveTests(SynchronousTestCase):
         """Return a queue pair that uses it."""
         capacity = Capacity(4, 0, 2, 0)
         queue = self.receives
-        made = SoftQueuePair(self.host, self.domain, kind, QPN(number), queue, queue, capacity, self.shared)
+        calls = self.host.calls()
+        made = SoftQueuePair(calls, self.domain, kind, QPN(number), queue, queue, capacity, self.shared)
         return bring(made, upTo)
 
     def post(self, *identifiers: int) -> None:
