@@ -19,7 +19,7 @@ Between processes:
  - C{_doorbells}: eventfds that processes have sent each other, their numbers and limit.
  - C{unixpackets}: the connection to another process, with descriptors; it also ends when that process is
    killed. Limits of queued messages.
- - C{peerprocess}: sends messages and doorbells to another process.
+ - C{peerdevice}: sends messages and doorbells to another process.
  - C{_unopened}: a queue pair before its first request, without a lane.
  - C{sharedqueuepair}: a queue pair with its lane: joins it with the peer's, maps regions (and limits them),
    and repeats requests for them.

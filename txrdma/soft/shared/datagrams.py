@@ -27,7 +27,7 @@ from txrdma.kit.logs import RateLimitedLogger
 from txrdma.soft.shared._doorbells import Doorbell, DoorbellChannel
 from txrdma.soft.shared._rendezvous import DatagramRingOffer, makeBox, mapBox, RendezvousKind
 from txrdma.soft.shared.datagramlane import DatagramLane
-from txrdma.soft.shared.peerprocess import PeerProcess
+from txrdma.soft.shared.peerdevice import PeerDevice
 from txrdma.soft.shared.sharedqueuepair import SharingReactor
 from txrdma.soft.shared.unixpackets import LocalRendezvous, ring
 from txrdma.unix.eventfds import takeEvent
@@ -90,7 +90,7 @@ class _WakeupDescriptor:
 class DatagramLink:
     """A lane of datagrams to one other device, with its memory and doorbell."""
 
-    def __init__(self, rendezvous: LocalRendezvous, peer: PeerProcess) -> None:
+    def __init__(self, rendezvous: LocalRendezvous, peer: PeerDevice) -> None:
         self.peer = peer
         self._rendezvous = rendezvous
         self._descriptor, self._own = makeBox(RING_BYTES)  # closed when the peer has it
@@ -187,7 +187,7 @@ class SharedDatagrams:
             return None  # UDP is used instead
         return None if datagramLink is None else datagramLink.lane
 
-    def open(self, peer: PeerProcess) -> DatagramLink | None:
+    def open(self, peer: PeerDevice) -> DatagramLink | None:
         """Offer a new lane to that device; return None if there is no memory or descriptor for it."""
         if self._isClosed:
             return None

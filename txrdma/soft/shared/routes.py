@@ -55,7 +55,7 @@ from txrdma.soft.shared._rendezvous import (
 )
 from txrdma.soft.shared._unopened import UnopenedLane
 from txrdma.soft.shared.datagrams import DatagramLink, SharedDatagrams
-from txrdma.soft.shared.peerprocess import PeerProcess
+from txrdma.soft.shared.peerdevice import PeerDevice
 from txrdma.soft.shared.sharedqueuepair import SharedQueuePair, SharingReactor
 from txrdma.soft.shared.unixpackets import Line, LocalRendezvous, UnixRendezvous
 from txrdma.unix.sockets import Reactor
@@ -75,9 +75,9 @@ RING_BYTES: Final = 256 * 1024
 _REMOTE: Final = REMOTE_WRITE | REMOTE_READ
 
 
-class _ConnectedProcess(PeerProcess):
+class _ConnectedDevice(PeerDevice):
     """
-    Another process, and the local queue pairs that are connected to it.
+    Another device, and the local queue pairs that are connected to it.
 
     @ivar queuePairs: queue pairs with a lane, by their local numbers.
     @ivar datagramLink: the lane for datagrams; None before the first one.
@@ -103,7 +103,8 @@ class _ConnectedProcess(PeerProcess):
         """
         Connect a local queue pair that is ready to receive; it gets a lane when either end sends.
 
-        @raise DeviceUnavailable: no message can be sent to the process, for example because it has ended.
+        @raise DeviceUnavailable: no message can be sent to the device, for example because its process has
+            ended.
         """
         for queue in (owner.sendQueue, owner.receiveQueue):
             self.doorbellNumber(queue.channel)  # raises if the channel is closed
@@ -177,7 +178,7 @@ class _ConnectedProcess(PeerProcess):
         self._answered(number)
 
     def lost(self, reason: str) -> None:
-        """Close all connections to the process, and fail its queue pairs."""
+        """Close all connections to the device, and fail its queue pairs."""
         self.isLost = True
         lines, self.lines = self.lines, []
         for line in lines:
@@ -269,7 +270,7 @@ class _ConnectedProcess(PeerProcess):
             self._answered(parsed.destination)
 
     def openDatagramLink(self) -> DatagramLink | None:
-        """Return the lane for datagrams, made on first use; None for a process of another user."""
+        """Return the lane for datagrams, made on first use; None for a device of another user."""
         if self.datagramLink is None and self.isTrusted:
             self.datagramLink = self._port.datagrams.open(self)
         return self.datagramLink
@@ -416,7 +417,7 @@ class _ConnectedProcess(PeerProcess):
 class _Link:
     """One connection to a peer, which is None until its L{Hello} has arrived."""
 
-    def __init__(self, port: SharedMemoryPort, line: Line, peer: _ConnectedProcess | None) -> None:
+    def __init__(self, port: SharedMemoryPort, line: Line, peer: _ConnectedDevice | None) -> None:
         self._port = port
         self.peer = peer
         self._greeted = False
@@ -526,7 +527,7 @@ class _Link:
             raise ValueError(f"the peer is {name}, not {self.peer.name}")
         self._greeted = True
 
-    def _peerNamed(self, name: tuple[str, int]) -> _ConnectedProcess:
+    def _peerNamed(self, name: tuple[str, int]) -> _ConnectedDevice:
         """Return the peer that claims this name; raises ValueError if another process has it."""
         for line in list(self._port.peer(name).lines):
             if line.process != self.line.process:
@@ -565,7 +566,7 @@ class SharedMemoryPort(RoutePort):
         self.port = port
         self.rendezvous = rendezvous or UnixRendezvous(cast(Reactor, reactor))
         self.ring = ring
-        self._peers: dict[tuple[str, int], _ConnectedProcess] = {}
+        self._peers: dict[tuple[str, int], _ConnectedDevice] = {}
         self._links: dict[Line, _Link] = {}
         self.datagrams = SharedDatagrams(reactor, self.rendezvous, self._datagramLinkTo, self._lost)
         try:
@@ -636,12 +637,12 @@ class SharedMemoryPort(RoutePort):
     def _queuePairs(self) -> list[SharedQueuePair]:
         return [connection for peer in self._peers.values() for connection in peer.queuePairs.values()]
 
-    def _known(self, name: tuple[str, int]) -> _ConnectedProcess | None:
+    def _known(self, name: tuple[str, int]) -> _ConnectedDevice | None:
         """Return the process that has a device of this name, if there is a connection to it."""
         peer = self._peers.get(name)
         return peer if peer is not None and peer.lines else None
 
-    def _connect(self, name: tuple[str, int]) -> _ConnectedProcess | None:
+    def _connect(self, name: tuple[str, int]) -> _ConnectedDevice | None:
         """
         Return the process that has a device of this name; None if there is none.
 
@@ -661,14 +662,14 @@ class SharedMemoryPort(RoutePort):
         peer.lines.append(line)
         return peer
 
-    def _link(self, line: Line, peer: _ConnectedProcess | None) -> None:
+    def _link(self, line: Line, peer: _ConnectedDevice | None) -> None:
         link = _Link(self, line, peer)
         if not line.isClosed:  # the peer may have died before the first message
             self._links[line] = link
 
-    def peer(self, name: tuple[str, int]) -> _ConnectedProcess:
+    def peer(self, name: tuple[str, int]) -> _ConnectedDevice:
         if name not in self._peers:
-            self._peers[name] = _ConnectedProcess(self, name)
+            self._peers[name] = _ConnectedDevice(self, name)
         return self._peers[name]
 
     def _accepted(self, line: Line) -> None:
@@ -677,7 +678,7 @@ class SharedMemoryPort(RoutePort):
     def unlink(self, line: Line) -> None:
         self._links.pop(line, None)
 
-    def forget(self, peer: _ConnectedProcess) -> None:
+    def forget(self, peer: _ConnectedDevice) -> None:
         if self._peers.get(peer.name) is peer:
             del self._peers[peer.name]
 

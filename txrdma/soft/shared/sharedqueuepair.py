@@ -39,7 +39,7 @@ from txrdma.soft.shared._rendezvous import (
     RegionRequest,
     RendezvousKind,
 )
-from txrdma.soft.shared.peerprocess import PeerProcess
+from txrdma.soft.shared.peerdevice import PeerDevice
 from txrdma.soft.shared.unixpackets import LocalRendezvous
 from txrdma.unix.mapping import closeMapping
 
@@ -76,7 +76,7 @@ class SharedQueuePair:
         self,
         reactor: SharingReactor,
         rendezvous: LocalRendezvous,
-        peer: PeerProcess,
+        peer: PeerDevice,
         owner: SoftQueuePair,
         destination: QPN,
         ring: int,

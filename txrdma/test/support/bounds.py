@@ -127,7 +127,7 @@ BOUNDS: Final = {
         soft.DoorbellPage._dormant,_free
         soft.SoftCompletionQueue._members,_awake,_dormant,_lanes,_polls,_arms soft.SoftQueuePair._held
         soft.SoftSharedReceiveQueue._takers soft.UnopenedLane._waiting
-        soft._ConnectedProcess.queuePairs,_unopened,_postponed streams.StreamConnection._rest
+        soft._ConnectedDevice.queuePairs,_unopened,_postponed streams.StreamConnection._rest
         kit.TimerWheel._order,_slots tap.ProxyFactory.pairs verbs.PyverbsCompletionChannel._queues,_rung
         verbs.PyverbsCompletionQueue._localCompletions,_members verbs.PyverbsQueuePair._receives,_sends
         verbs.PyverbsSharedReceiveQueue._consumers,_receives verbs.ReceiveWorkRequests._cache
@@ -136,8 +136,8 @@ BOUNDS: Final = {
     """,
     "USER": """
         btl.Prefixer._rest kit._Output._output,_errors smc._SocketCache._sockets
-        soft.Coordinator._services soft.PeerProcess.lines soft.SharedDatagrams._datagramLinks
-        soft.SharedMemoryPort._peers,_links soft._ConnectedProcess.lines
+        soft.Coordinator._services soft.PeerDevice.lines soft.SharedDatagrams._datagramLinks
+        soft.SharedMemoryPort._peers,_links soft._ConnectedDevice.lines
     """,
     "btl.connections._EARLY": "btl._Client._early",
     "btl.connections.MOST_OPENING": "btl._ListenerClients._exchangesOf",
@@ -255,8 +255,8 @@ BOUNDS: Final = {
     "soft.rc.roce._PEERS": "soft.RoCEPort._peers",
     "soft.shared._doorbells.MOST": "soft.PeerDoorbells._bells",
     "soft.shared.datagrams.MOST_POLLED": "soft.SharedDatagrams._polledLanes",
-    "soft.shared.routes.MOST_UNANSWERED": "soft._ConnectedProcess._unanswered",
-    "soft.shared.routes._MOST_WAITING": "soft._ConnectedProcess._invitations",
+    "soft.shared.routes.MOST_UNANSWERED": "soft._ConnectedDevice._unanswered",
+    "soft.shared.routes._MOST_WAITING": "soft._ConnectedDevice._invitations",
     "soft.shared.sharedqueuepair.MOST_REGIONS": """
         soft.RemoteMemory.regions soft.SharedQueuePair._mappings
     """,

@@ -9,7 +9,7 @@ import os
 from twisted.internet.defer import gatherResults
 
 from txrdma.smc.group.groups import everyGroup
-from txrdma.soft.shared import peerprocess, unixpackets
+from txrdma.soft.shared import peerdevice, unixpackets
 from txrdma.test.support.smc.ends import EndsTestCase
 from txrdma.testing.protocols import Echo, Recorder
 from txrdma.unix import sockets as unixsockets
@@ -20,7 +20,7 @@ class OtherUserTests(EndsTestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.patch(peerprocess, "isSameUser", lambda user: False)
+        self.patch(peerdevice, "isSameUser", lambda user: False)
         self.patch(unixpackets, "ring", self.ring)
         self.rings: list[int] = []
 

@@ -12,7 +12,7 @@ from txrdma.iba.types import QPN
 from txrdma.iba.verbs import Capacity, Operation, ReceiveRequest, SendRequest, Status
 from txrdma.interfaces import IQueuePair
 from txrdma.soft.core.doorbellpage import DOORBELL_BYTES
-from txrdma.soft.shared import peerprocess
+from txrdma.soft.shared import peerdevice
 from txrdma.soft.shared._rendezvous import Join, makeBox, RendezvousKind
 from txrdma.test.support.soft.neighbours import Added, RealCase
 from txrdma.test.support.soft.pairs import another, End
@@ -107,7 +107,7 @@ class OtherUserTests(DormantCase):
     """Processes of different users have no pages of each other; their messages wake dormant connections."""
 
     def setUp(self) -> None:
-        self.patch(peerprocess, "isSameUser", lambda user: False)
+        self.patch(peerdevice, "isSameUser", lambda user: False)
         super().setUp()
 
     def test_messageWakesReader(self) -> None:

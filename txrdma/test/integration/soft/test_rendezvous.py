@@ -25,7 +25,7 @@ from txrdma.iba.verbs import Access, AddressVector, Operation, QPState, Status
 from txrdma.interfaces import IDirectLane
 from txrdma.soft.core.netdev import softMAC
 from txrdma.soft.device import openSoftDevice
-from txrdma.soft.shared import _doorbells, _remote, _rendezvous, peerprocess, routes, unixpackets
+from txrdma.soft.shared import _doorbells, _remote, _rendezvous, peerdevice, routes, unixpackets
 from txrdma.soft.shared._layout import HEADER_BYTES
 from txrdma.soft.shared._rendezvous import (
     AccessReply,
@@ -331,7 +331,7 @@ class StrangerTests(StrangerCase):
             self.refused(self.invitation(self.box(), self.bell(), make()))
 
     def test_otherUsersDoorbellIsNotRetained(self) -> None:
-        self.patch(peerprocess, "isSameUser", lambda user: False)
+        self.patch(peerdevice, "isSameUser", lambda user: False)
         sock = self.invitation(self.box(), self.bell(), self.bell())
         self.runUntil(lambda: self.added.mappings() == 1)
         leave = PairNotice(kind=RendezvousKind.LEAVE, source=QPN(5), destination=QPN(6)).encode()
@@ -366,7 +366,7 @@ class StrangerTests(StrangerCase):
         self.runUntil(lambda: port._known((LOOPBACK, 9)))
         [link] = port._links.values()
         leave = PairNotice(kind=RendezvousKind.LEAVE, source=QPN(1), destination=QPN(2)).encode()
-        self.patch(routes._ConnectedProcess, "leaveReceived", Mock(side_effect=ZeroDivisionError("a test's")))
+        self.patch(routes._ConnectedDevice, "leaveReceived", Mock(side_effect=ZeroDivisionError("a test's")))
         link.messageReceived(leave, [])
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
         refusal = PairNotice(kind=RendezvousKind.LEAVE, source=QPN(2), destination=QPN(1)).encode()
@@ -478,7 +478,7 @@ class OtherUserTests(RealCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.patch(peerprocess, "isSameUser", lambda user: False)
+        self.patch(peerdevice, "isSameUser", lambda user: False)
         self.passed: list[int] = []
         send = unixpackets.PacketSocket.send
 

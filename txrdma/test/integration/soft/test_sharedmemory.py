@@ -357,13 +357,13 @@ class UnusedTests(RealCase):
         one.join(other)
         one.post(2, Operation.SEND, [one.segment(0, 5)])
         invitations: list[object] = []
-        joinReceived = routes._ConnectedProcess.joinReceived
+        joinReceived = routes._ConnectedDevice.joinReceived
 
         def record(process: Any, parsed: object, descriptors: list[int]) -> None:
             joinReceived(process, parsed, descriptors)  # type: ignore[arg-type]  # only passed on
             invitations.append(parsed)
 
-        self.patch(routes._ConnectedProcess, "joinReceived", record)
+        self.patch(routes._ConnectedDevice, "joinReceived", record)
         self.runUntil(lambda: invitations)
         other.join(one)
         other.receive(1, 0, 64)
@@ -536,7 +536,7 @@ class RegionTests(RealCase):
             reply = AccessReply(kind=RendezvousKind.ACCESS_REPLY, allowed=True, length=3, **names)
             answer(reply.encode() + b"abc", ())
 
-        self.patch(routes._ConnectedProcess, "accessRequested", short)
+        self.patch(routes._ConnectedDevice, "accessRequested", short)
         where = {"remoteAddress": region.address, "rkey": region.rkey}
         one.post(1, Operation.RDMA_READ, [one.segment(0, 5)], **where)
         self.assertEqual([c.status for c in self.take(one, 1)], [Status.RETRY_EXC_ERR])

@@ -43,7 +43,7 @@ from txrdma.soft.device import SoftDevice, SoftProtectionDomain
 from txrdma.soft.rc.localpeers import LocalPeers
 from txrdma.soft.rc.peers import UDPPeer
 from txrdma.soft.rc.roce import RoCEPort
-from txrdma.soft.shared.peerprocess import PeerProcess
+from txrdma.soft.shared.peerdevice import PeerDevice
 from txrdma.soft.shared.routes import SharedMemoryPort
 from txrdma.soft.shared.sharedqueuepair import SharedQueuePair, SharingReactor
 from txrdma.test.support.compiled import skipIfCompiled
@@ -64,7 +64,7 @@ OWNERS = (
 
 SHARED = (
     *(SoftDevice, SoftProtectionDomain, SoftCompletionQueue, SoftCompletionChannel, KeyTable, DoorbellPage),
-    *(RoCEPort, UDPPeer, LocalPeers, SharedMemoryPort, PeerProcess, SoftSharedReceiveQueue),
+    *(RoCEPort, UDPPeer, LocalPeers, SharedMemoryPort, PeerDevice, SoftSharedReceiveQueue),
 )
 """Classes whose objects several queue pairs share."""
 

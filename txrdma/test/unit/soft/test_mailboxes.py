@@ -14,7 +14,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.soft.shared._rendezvous import makeBox
 from txrdma.soft.shared.datagramlane import DatagramLane
 from txrdma.soft.shared.datagrams import MOST_POLLED, RING_BYTES, SharedDatagrams, WATCH_SECONDS
-from txrdma.soft.shared.peerprocess import PeerProcess
+from txrdma.soft.shared.peerdevice import PeerDevice
 from txrdma.testing.reactors import ReactorClock
 
 
@@ -27,7 +27,7 @@ class BellTests(SynchronousTestCase):
         rendezvous: Any = None
         self.datagrams = SharedDatagrams(reactor, rendezvous, lambda name: None, lambda name, reason: None)
         self.addCleanup(self.datagrams.close)
-        self.datagrams.open(PeerProcess(("10.0.0.2", 4791)))
+        self.datagrams.open(PeerDevice(("10.0.0.2", 4791)))
 
     def isRung(self) -> bool:
         """Return whether the doorbell is readable."""
@@ -76,7 +76,7 @@ class BellTests(SynchronousTestCase):
 
     def join(self, number: int) -> DatagramLane:
         """Make a lane, and return its other end."""
-        link = self.datagrams.open(PeerProcess((f"10.0.1.{number}", 4791)))
+        link = self.datagrams.open(PeerDevice((f"10.0.1.{number}", 4791)))
         assert link is not None
         descriptor, box = makeBox(RING_BYTES)
         self.addCleanup(box.close)

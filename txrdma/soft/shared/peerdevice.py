@@ -1,7 +1,7 @@
 """
-Messages and doorbells to a process with which memory is shared.
+A device with which memory is shared: messages and doorbells are sent to it.
 
-L{txrdma.soft.shared.routes} processes its messages, and fails the local queue pairs when it ends.
+L{txrdma.soft.shared.routes} processes its messages, and fails the local queue pairs when its process ends.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from txrdma.soft.shared.unixpackets import Line
 from txrdma.unix.sockets import isSameUser
 
 
-class PeerProcess:
+class PeerDevice:
     """
-    Another process of this host, or another device of this process.
+    A device of another process on this host, or another device of this process.
 
-    @ivar name: IP address and UDP port of its device.
+    @ivar name: IP address and UDP port of the device.
     @ivar lines: connections to it; messages are sent by the first.
     @ivar isLost: messages can no longer be sent.
     """
@@ -31,7 +31,7 @@ class PeerProcess:
 
     @property
     def isTrusted(self) -> bool:
-        """Whether the process belongs to the same user, by the credentials that the kernel reports."""
+        """Whether its process belongs to the same user, by the credentials that the kernel reports."""
         return bool(self.lines) and isSameUser(self.lines[0].process.user)
 
     def send(self, message: bytes, descriptors: tuple[int, ...] = ()) -> None:
