@@ -26,7 +26,7 @@ from txrdma.soft.device import SoftDevice
 from txrdma.soft.ports import SoftPort
 from txrdma.soft.rc.roce import RoCEPort
 from txrdma.soft.rc.udp import DatagramCarrier
-from txrdma.soft.shared.routes import RING_BYTES, SharedMemoryPort
+from txrdma.soft.shared.sharedmemoryport import RING_BYTES, SharedMemoryPort
 from txrdma.soft.shared.sharedqueuepair import SharingReactor
 from txrdma.soft.shared.unixpackets import MessageReceiver, ring
 from txrdma.unix.sockets import Credentials

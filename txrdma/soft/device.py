@@ -62,7 +62,7 @@ from txrdma.soft.hostinterfaces import HostInterfaces, openHostInterfaces
 from txrdma.soft.objectlimits import checkAvailable, checkCapacity, checkRange, LIMITS
 from txrdma.soft.opening import isTaken, openPort, udpPorts
 from txrdma.soft.ports import PKEYS, SoftPort
-from txrdma.soft.shared.routes import SharedMemoryPort
+from txrdma.soft.shared.sharedmemoryport import SharedMemoryPort
 
 if TYPE_CHECKING:
     from txrdma.soft.rc.peers import RoutesPort

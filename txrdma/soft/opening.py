@@ -23,7 +23,7 @@ from txrdma.soft.core.routeport import RoutePort
 from txrdma.soft.hostinterfaces import HostInterfaces
 from txrdma.soft.ports import SoftPort
 from txrdma.soft.rc.udp import UDPCarrier
-from txrdma.soft.shared.routes import SharedMemoryPort
+from txrdma.soft.shared.sharedmemoryport import SharedMemoryPort
 from txrdma.soft.shared.sharedqueuepair import SharingReactor
 from txrdma.soft.shared.unixpackets import DirectoryRendezvous
 from txrdma.unix.sharing import whyNoSharedMemory

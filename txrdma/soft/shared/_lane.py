@@ -2,7 +2,7 @@
 The data path of two reliable queue pairs on one host.
 
 Implements InfiniBand Architecture vol. 1, 9.7 (reliable connections) without packets. Nothing here makes a
-system call; L{txrdma.soft.shared.routes} has the sockets.
+system call; L{txrdma.soft.shared.sharedmemoryport} has the sockets.
 
 Theory of operation. A SEND is a record in a ring that its receiver consumes into a posted receive; an RDMA
 WRITE is one copy into the peer's mapped memory. L{txrdma.soft.shared._layout} describes the ring. A lane has

@@ -1,7 +1,8 @@
 """
 A device with which memory is shared: messages and doorbells are sent to it.
 
-L{txrdma.soft.shared.routes} processes its messages, and fails the local queue pairs when its process ends.
+L{txrdma.soft.shared.sharedmemoryport} processes its messages, and fails the local queue pairs when its
+process ends.
 """
 
 from __future__ import annotations

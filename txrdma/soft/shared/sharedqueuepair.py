@@ -1,7 +1,7 @@
 """
 The connection of a local queue pair to one of another process on the same host: its memory and messages.
 
-L{txrdma.soft.shared.routes} explains how the processes find each other.
+L{txrdma.soft.shared.sharedmemoryport} explains how the processes find each other.
 """
 
 from __future__ import annotations

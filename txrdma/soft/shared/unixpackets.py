@@ -226,7 +226,7 @@ class PacketSocket:
         return self._socket.fileno()
 
     def logPrefix(self) -> str:
-        return "txrdma.soft.shared.routes"
+        return "txrdma.soft.shared.sharedmemoryport"
 
     def send(self, message: bytes, descriptors: Sequence[int] = ()) -> None:
         if self.isClosed:

@@ -255,8 +255,8 @@ BOUNDS: Final = {
     "soft.rc.roce._PEERS": "soft.RoCEPort._peers",
     "soft.shared._doorbells.MOST": "soft.PeerDoorbells._bells",
     "soft.shared.datagrams.MOST_POLLED": "soft.SharedDatagrams._polledLanes",
-    "soft.shared.routes.MOST_UNANSWERED": "soft._ConnectedDevice._unanswered",
-    "soft.shared.routes._MOST_WAITING": "soft._ConnectedDevice._invitations",
+    "soft.shared.sharedmemoryport.MOST_UNANSWERED": "soft._ConnectedDevice._unanswered",
+    "soft.shared.sharedmemoryport._MOST_WAITING": "soft._ConnectedDevice._invitations",
     "soft.shared.sharedqueuepair.MOST_REGIONS": """
         soft.RemoteMemory.regions soft.SharedQueuePair._mappings
     """,

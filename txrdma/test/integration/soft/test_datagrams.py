@@ -36,7 +36,7 @@ from txrdma.soft.rc.roce import RoCEPort
 from txrdma.soft.rc.udp import UDPCarrier
 from txrdma.soft.shared import datagrams
 from txrdma.soft.shared.datagramlane import DatagramLane
-from txrdma.soft.shared.routes import SharedMemoryPort
+from txrdma.soft.shared.sharedmemoryport import SharedMemoryPort
 from txrdma.test.support.soft.neighbours import Added, RealCase
 from txrdma.test.support.soft.pairs import End, QKEY
 from txrdma.verbs.completions import CompletionReader, ReaderReactor

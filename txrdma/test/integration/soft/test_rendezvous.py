@@ -25,7 +25,7 @@ from txrdma.iba.verbs import Access, AddressVector, Operation, QPState, Status
 from txrdma.interfaces import IDirectLane
 from txrdma.soft.core.netdev import softMAC
 from txrdma.soft.device import openSoftDevice
-from txrdma.soft.shared import _doorbells, _remote, _rendezvous, peerdevice, routes, unixpackets
+from txrdma.soft.shared import _doorbells, _remote, _rendezvous, peerdevice, sharedmemoryport, unixpackets
 from txrdma.soft.shared._layout import HEADER_BYTES
 from txrdma.soft.shared._rendezvous import (
     AccessReply,
@@ -362,11 +362,15 @@ class StrangerTests(StrangerCase):
     def test_exceptionEndsOneQueuePair(self) -> None:
         """A message that raises is refused, and the connection between the processes stays open."""
         sock = self.come()
-        [port] = [each for each in self.device.routes if isinstance(each, routes.SharedMemoryPort)]
+        [port] = [each for each in self.device.routes if isinstance(each, sharedmemoryport.SharedMemoryPort)]
         self.runUntil(lambda: port._known((LOOPBACK, 9)))
         [link] = port._links.values()
         leave = PairNotice(kind=RendezvousKind.LEAVE, source=QPN(1), destination=QPN(2)).encode()
-        self.patch(routes._ConnectedDevice, "leaveReceived", Mock(side_effect=ZeroDivisionError("a test's")))
+        self.patch(
+            sharedmemoryport._ConnectedDevice,
+            "leaveReceived",
+            Mock(side_effect=ZeroDivisionError("a test's")),
+        )
         link.messageReceived(leave, [])
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
         refusal = PairNotice(kind=RendezvousKind.LEAVE, source=QPN(2), destination=QPN(1)).encode()
@@ -388,7 +392,7 @@ class StrangerTests(StrangerCase):
         self.check()
 
     def test_invitationsForUnknownQueuePairsAreBounded(self) -> None:
-        self.patch(routes, "_MOST_WAITING", 2)
+        self.patch(sharedmemoryport, "_MOST_WAITING", 2)
         sock, bell = self.come(), self.bell()
         for number in (1, 2):
             sendTo(sock, doorbell(number), [bell])

@@ -24,7 +24,7 @@ from txrdma.iba.verbs import (
     Status,
 )
 from txrdma.soft.core.queuepair import SoftQueuePair
-from txrdma.soft.shared import _doorbells, _rendezvous, routes, sharedqueuepair
+from txrdma.soft.shared import _doorbells, _rendezvous, sharedmemoryport, sharedqueuepair
 from txrdma.soft.shared._lane import Lane
 from txrdma.soft.shared._rendezvous import AccessReply, RendezvousKind
 from txrdma.soft.shared._unopened import UnopenedLane
@@ -91,7 +91,7 @@ class ManyTests(RealCase):
     def test_queuePairThatWaitsForItsLaneFailsWithItsPeer(self) -> None:
         ends = self.pair()
         one, _ = ends
-        pairs = [another(*ends, SMALL) for _ in range(routes.MOST_UNANSWERED + 2)]
+        pairs = [another(*ends, SMALL) for _ in range(sharedmemoryport.MOST_UNANSWERED + 2)]
         for here, _ in pairs:
             here.postSend([SendRequest(1, Operation.SEND, (one.segment(0, 5),))])
             here.postSend([SendRequest(2, Operation.RDMA_WRITE)])  # an empty one succeeds after the first
@@ -108,7 +108,7 @@ class ManyTests(RealCase):
     def test_queuePairThatWaitsForItsLaneFailsWithoutMemory(self) -> None:
         ends = self.pair()
         one, other = ends
-        pairs = [another(*ends, SMALL) for _ in range(routes.MOST_UNANSWERED + 1)]
+        pairs = [another(*ends, SMALL) for _ in range(sharedmemoryport.MOST_UNANSWERED + 1)]
         self.sendOnce(ends, pairs)
         invite, last = SharedQueuePair.invite, pairs[-1][0]
         tries: list[SharedQueuePair] = []
@@ -124,12 +124,13 @@ class ManyTests(RealCase):
         failed = [each for each in self.take(one, len(pairs)) if each.status is not Status.SUCCESS]
         self.assertEqual([(each.qpn, each.status) for each in failed], [(last.number, Status.WR_FLUSH_ERR)])
         self.assertIs(last.state, QPState.ERR)
-        self.assertEqual(len(tries), routes.MOST_UNANSWERED)  # after each answer, which may release one
+        # After each answer, which may release one.
+        self.assertEqual(len(tries), sharedmemoryport.MOST_UNANSWERED)
 
     def test_queuePairThatWaitsForItsLaneWaitsForDescriptor(self) -> None:
         ends = self.pair()
         one, other = ends
-        pairs = [another(*ends, SMALL) for _ in range(routes.MOST_UNANSWERED + 1)]
+        pairs = [another(*ends, SMALL) for _ in range(sharedmemoryport.MOST_UNANSWERED + 1)]
         self.sendOnce(ends, pairs)
         invite, last = SharedQueuePair.invite, pairs[-1][0]
         tries: list[SharedQueuePair] = []
@@ -224,7 +225,7 @@ class ManyTests(RealCase):
         self.lose(RendezvousKind.JOIN)
 
     def test_boxThatCannotBeMappedFailsOnlyThatQueuePair(self) -> None:
-        self.refuseMapping(routes, "mapBox")
+        self.refuseMapping(sharedmemoryport, "mapBox")
 
     def test_doorbellPageThatCannotBeMappedFailsOnlyThatQueuePair(self) -> None:
         self.refuseMapping(_doorbells, "mapDoorbells")
@@ -253,7 +254,7 @@ class ManyTests(RealCase):
     def lose(self, kind: RendezvousKind) -> None:
         """Send a message with the first message of this kind lost, and another one by another queue pair."""
         lost: list[bytes] = []
-        messageReceived = routes._Link.messageReceived
+        messageReceived = sharedmemoryport._Link.messageReceived
 
         def first(link: Any, message: bytes, passed: list[int]) -> None:
             if message[0] == kind and not lost:
@@ -262,7 +263,7 @@ class ManyTests(RealCase):
             else:
                 messageReceived(link, message, passed)
 
-        self.patch(routes._Link, "messageReceived", first)
+        self.patch(sharedmemoryport._Link, "messageReceived", first)
         one, other = End(self.open()), End(self.open())
         one.join(other, timeout=0)  # without a limit
         other.join(one, timeout=0)
@@ -357,13 +358,13 @@ class UnusedTests(RealCase):
         one.join(other)
         one.post(2, Operation.SEND, [one.segment(0, 5)])
         invitations: list[object] = []
-        joinReceived = routes._ConnectedDevice.joinReceived
+        joinReceived = sharedmemoryport._ConnectedDevice.joinReceived
 
         def record(process: Any, parsed: object, descriptors: list[int]) -> None:
             joinReceived(process, parsed, descriptors)  # type: ignore[arg-type]  # only passed on
             invitations.append(parsed)
 
-        self.patch(routes._ConnectedDevice, "joinReceived", record)
+        self.patch(sharedmemoryport._ConnectedDevice, "joinReceived", record)
         self.runUntil(lambda: invitations)
         other.join(one)
         other.receive(1, 0, 64)
@@ -536,7 +537,7 @@ class RegionTests(RealCase):
             reply = AccessReply(kind=RendezvousKind.ACCESS_REPLY, allowed=True, length=3, **names)
             answer(reply.encode() + b"abc", ())
 
-        self.patch(routes._ConnectedDevice, "accessRequested", short)
+        self.patch(sharedmemoryport._ConnectedDevice, "accessRequested", short)
         where = {"remoteAddress": region.address, "rkey": region.rkey}
         one.post(1, Operation.RDMA_READ, [one.segment(0, 5)], **where)
         self.assertEqual([c.status for c in self.take(one, 1)], [Status.RETRY_EXC_ERR])

@@ -23,7 +23,7 @@ from txrdma.soft.host import forwarding
 from txrdma.soft.host import member as members
 from txrdma.soft.host.member import PortMember
 from txrdma.soft.host.names import hostName, isShareTaken
-from txrdma.soft.shared.routes import SharedMemoryPort
+from txrdma.soft.shared.sharedmemoryport import SharedMemoryPort
 from txrdma.soft.shared.unixpackets import Line
 from txrdma.test.support.soft.management import message
 from txrdma.test.support.soft.pairs import End

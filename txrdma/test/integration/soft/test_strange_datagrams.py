@@ -18,7 +18,7 @@ from txrdma.soft.shared._rendezvous import (
     RendezvousKind,
 )
 from txrdma.soft.shared._rings import RingPair
-from txrdma.soft.shared.routes import SharedMemoryPort
+from txrdma.soft.shared.sharedmemoryport import SharedMemoryPort
 from txrdma.test.integration.soft.test_datagrams import DatagramCase, DatagramEnd, HEADS, lanesOf, portOf
 from txrdma.test.support.soft.neighbours import Added
 from txrdma.test.support.soft.pairs import QKEY

@@ -13,9 +13,9 @@ from txrdma.test.support import CHECKOUT
 
 LATER = """
 import runpy, sys
-from txrdma.soft.shared import _rendezvous, routes
+from txrdma.soft.shared import _rendezvous, sharedmemoryport
 
-_rendezvous.VERSION = routes.VERSION = _rendezvous.VERSION + 1
+_rendezvous.VERSION = sharedmemoryport.VERSION = _rendezvous.VERSION + 1
 sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """

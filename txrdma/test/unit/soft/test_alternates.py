@@ -156,7 +156,7 @@ class RoutesTests(SynchronousTestCase):
 
     def ends(self, *names: str) -> tuple[SoftDevice, SoftQueuePair]:
         """Return a device whose port has these routes, as stand-ins, and a queue pair on it."""
-        from txrdma.soft.shared.routes import SharedMemoryPort
+        from txrdma.soft.shared.sharedmemoryport import SharedMemoryPort
 
         class Memory(SharedMemoryPort):
             def __init__(self) -> None:

@@ -44,7 +44,7 @@ from txrdma.soft.rc.localpeers import LocalPeers
 from txrdma.soft.rc.peers import UDPPeer
 from txrdma.soft.rc.roce import RoCEPort
 from txrdma.soft.shared.peerdevice import PeerDevice
-from txrdma.soft.shared.routes import SharedMemoryPort
+from txrdma.soft.shared.sharedmemoryport import SharedMemoryPort
 from txrdma.soft.shared.sharedqueuepair import SharedQueuePair, SharingReactor
 from txrdma.test.support.compiled import skipIfCompiled
 from txrdma.test.support.interruptedworld import InterruptedWorld

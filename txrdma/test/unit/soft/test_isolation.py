@@ -26,7 +26,7 @@ from txrdma.sim.sharedmemory import SimulatedMemory
 from txrdma.soft.core import completion
 from txrdma.soft.core.queuepair import SoftQueuePair
 from txrdma.soft.rc.routes import DatagramRoute, RoCERoute
-from txrdma.soft.shared import routes
+from txrdma.soft.shared import sharedmemoryport
 from txrdma.soft.shared._incoming import LaneReceiver
 from txrdma.soft.shared._lane import Lane
 from txrdma.soft.shared.sharedqueuepair import SharedQueuePair
@@ -183,7 +183,7 @@ class IsolationTests(SynchronousTestCase):
     def postponed(self) -> list[tuple[Any, Any]]:
         """Return pairs of which the last one waits until the peer answers others, and cannot be connected."""
         one, other = self.pair()
-        pairs = [another(one, other, SMALL) for _ in range(routes.MOST_UNANSWERED + 1)]
+        pairs = [another(one, other, SMALL) for _ in range(sharedmemoryport.MOST_UNANSWERED + 1)]
         for here, there in pairs:
             there.postReceive([ReceiveRequest(3, [other.segment(0, 100)])])
             here.postSend([SendRequest(1, Operation.SEND, (one.segment(0, 5),))])
