@@ -73,7 +73,7 @@ MUTANT_TESTS ?= txrdma.test.unit txrdma.test.integration
 # The tests that other users skip, in namespaces and beside processes of other users.
 ROOT_TESTS := soak.cm.test_cutting integration.cm.test_endpoints integration.soft.test_sharing system.cm.test_cutting \
 	system.cm.test_ipv6 system.smc.test_containers system.smc.test_control system.smc.test_cutting system.smc.test_dialing \
-	system.smc.test_option_kernel system.smc.test_other_users system.smc.test_preparing system.soft.test_sharedmemory \
+	system.smc.test_option_kernel system.smc.test_other_users system.smc.test_preloading system.soft.test_sharedmemory \
 	system.test_restricted.SharedMemoryTests system.test_restricted.NamespaceTests
 
 VENV := .venv

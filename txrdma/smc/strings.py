@@ -126,7 +126,7 @@ class SMCClientParser:
         self, reactor: object, *args: str, **kwargs: str
     ) -> IStreamClientEndpoint:
         from txrdma.smc.endpoints import SMCClientEndpoint
-        from txrdma.smc.preparing import prepareClient
+        from txrdma.smc.preloading import preloadClient
 
         keys = Arguments("smc", ("host", "port"), args, kwargs)
         host, port = keys.required("host"), keys.number("port", None, 0, 65535)
@@ -135,7 +135,7 @@ class SMCClientParser:
             raise ValueError(f"smc: handshakes={kwargs['handshakes']} is for listeners")
         options = _options(keys, bindAddress)
         keys.end()
-        prepareClient(options)
+        preloadClient(options)
         return SMCClientEndpoint(reactor, host, port, options)
 
 
@@ -153,7 +153,7 @@ class SMCServerParser:
         self, reactor: object, *args: str, **kwargs: str
     ) -> IStreamServerEndpoint:
         from txrdma.smc.endpoints import SMCServerEndpoint
-        from txrdma.smc.preparing import prepare
+        from txrdma.smc.preloading import preload
 
         keys = Arguments("smc", ("interface", "port") if len(args) > 1 else ("port",), args, kwargs)
         port, interface = keys.number("port", None, 0, 65535), keys.take("interface")
@@ -162,5 +162,5 @@ class SMCServerParser:
         if options.backend == "kernel":
             _unlessKernels(kwargs, timeout=None)
         keys.end()
-        prepare(options)
+        preload(options)
         return SMCServerEndpoint(reactor, port, interface, backlog, options)

@@ -19,7 +19,7 @@ _ALWAYS: Final = ("encodings.idna", "txrdma.smc.userspace", "txrdma.smc.connecti
 _ELSEWHERE: Final = ("txrdma.smc.signalling.tcpoption", "txrdma.smc.signalling.option.carrier")
 
 
-def prepare(options: Options) -> None:
+def preload(options: Options) -> None:
     """Import the modules that connections need, except those for real devices with C{device=auto}."""
     if options.backend == "kernel":
         import_module("txrdma.smc.kernel.transports")
@@ -39,7 +39,7 @@ def prepare(options: Options) -> None:
         prepareDevice(each)
 
 
-def prepareClient(options: Options) -> None:
-    """Call L{prepare} as root, since the process may lose access to modules before its first connection."""
+def preloadClient(options: Options) -> None:
+    """Call L{preload} as root, since the process may lose access to modules before its first connection."""
     if not os.geteuid():
-        prepare(options)
+        preload(options)
