@@ -40,7 +40,7 @@ class LifeEventKind(Enum):
 CompletionT = TypeVar("CompletionT")
 
 
-class Inputs(Protocol):
+class LifeInputs(Protocol):
     """The inputs of a transport's lifecycle."""
 
     def close(self) -> None:
@@ -74,7 +74,7 @@ class Life(MachineCore, Generic[CompletionT]):
         self.isReading = False
         self._hasClosed = False
         self._inbox: list[tuple[LifeEventKind, CompletionT]] = []  # an empty deque takes 0.7 KiB
-        self._inputs: Inputs = TABLE.begin(self)
+        self._inputs: LifeInputs = TABLE.begin(self)
 
     @property
     def state(self) -> str:
@@ -185,11 +185,11 @@ _LOSING = "LOSING"
 _DRAINING = "DRAINING"
 _CLOSED = "CLOSED"
 
-_In = Inputs
+_In = LifeInputs
 _Do = Life
 
 
-def _rows() -> Iterator[Row[Inputs, Life[Any]]]:
+def _rows() -> Iterator[Row[LifeInputs, Life[Any]]]:
     yield _OPEN, _In.close, _LOSING, (_Do._noteClose,)
     yield _OPEN, _In.peerClosed, _DRAINING, ()
     yield _OPEN, _In.fail, _CLOSED, (_Do._forget,)
@@ -202,4 +202,4 @@ def _rows() -> Iterator[Row[Inputs, Life[Any]]]:
     yield _DRAINING, _In.abort, _CLOSED, (_Do._forget,)
 
 
-TABLE: StateTable[Inputs, Life[Any]] = StateTable(Inputs, Life, _rows())
+TABLE: StateTable[LifeInputs, Life[Any]] = StateTable(LifeInputs, Life, _rows())

@@ -90,7 +90,7 @@ class _Answered:
     response: APR
 
 
-class Inputs(Protocol):
+class AlternateInputs(Protocol):
     """The inputs of the alternate path's state machine."""
 
     def load(self) -> None:
@@ -425,9 +425,9 @@ _LAP_RCVD = "LAP_RCVD"
 _MRA_LAP_SENT = "MRA_LAP_SENT"
 _CLOSED = "CLOSED"
 
-_In = Inputs
+_In = AlternateInputs
 _Do = Alternate
-_Row = Row[Inputs, Alternate]
+_Row = Row[AlternateInputs, Alternate]
 
 
 def _rows() -> Iterator[_Row]:
@@ -454,5 +454,5 @@ def _rows() -> Iterator[_Row]:
         yield here, _In.surprised, here, (_Do._reportUnexpected,)
 
 
-TABLE: StateTable[Inputs, Alternate] = StateTable(Inputs, Alternate, _rows())
+TABLE: StateTable[AlternateInputs, Alternate] = StateTable(AlternateInputs, Alternate, _rows())
 Alternate._table = TABLE

@@ -24,7 +24,7 @@ from txrdma.kit.machines import Row, StateTable
 from txrdma.kit.wire import Layout
 
 
-class Inputs(Protocol):
+class ClosingInputs(Protocol):
     """The inputs of a closing connection: requests of its program, messages of its peer, and timeouts."""
 
     def disconnect(self) -> None:
@@ -184,9 +184,9 @@ _DREQ_RCVD = "DREQ_RCVD"
 _TIMEWAIT = "TIMEWAIT"
 _FREE = "FREE"
 
-_In = Inputs
+_In = ClosingInputs
 _Do = Closing
-_Row = Row[Inputs, Closing]
+_Row = Row[ClosingInputs, Closing]
 
 
 def _rows() -> Iterator[_Row]:
@@ -204,5 +204,5 @@ def _rows() -> Iterator[_Row]:
     yield _TIMEWAIT, _In.exhausted, _FREE, (_Do._reportFree,)
 
 
-TABLE: StateTable[Inputs, Closing] = StateTable(Inputs, Closing, _rows())
+TABLE: StateTable[ClosingInputs, Closing] = StateTable(ClosingInputs, Closing, _rows())
 Closing._table = TABLE

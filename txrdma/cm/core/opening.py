@@ -48,7 +48,7 @@ from txrdma.kit.wire import Layout
 _NO_REJECTION = REJ()
 
 
-class Inputs(Protocol):
+class OpeningInputs(Protocol):
     """The inputs of an opening: requests of its program, messages of its peer, and timeouts."""
 
     def connect(self) -> None:
@@ -344,9 +344,9 @@ _MRA_REP_RCVD = "MRA_REP_RCVD"
 _ESTABLISHED = "ESTABLISHED"
 _ENDED = "ENDED"
 
-_In = Inputs
+_In = OpeningInputs
 _Do = Opening
-_Row = Row[Inputs, Opening]
+_Row = Row[OpeningInputs, Opening]
 
 
 def _rows() -> Iterator[_Row]:
@@ -391,5 +391,5 @@ def _rows() -> Iterator[_Row]:
         yield here, _In.cancel, _ENDED, (_Do._stop, _Do._linger, _Do._withdraw)
 
 
-TABLE: StateTable[Inputs, Opening] = StateTable(Inputs, Opening, _rows())
+TABLE: StateTable[OpeningInputs, Opening] = StateTable(OpeningInputs, Opening, _rows())
 Opening._table = TABLE

@@ -20,7 +20,7 @@ from txrdma.kit.machines import Row, StateTable
 from txrdma.kit.wire import Layout
 
 
-class Inputs(Protocol):
+class ResolutionInputs(Protocol):
     """The inputs of a service's resolution, at either end."""
 
     def ask(self) -> None:
@@ -125,9 +125,9 @@ _SIDR_REQ_RCVD = "SIDR_REQ_RCVD"
 _SIDR_REP_SENT = "SIDR_REP_SENT"
 _DONE = "DONE"
 
-_In = Inputs
+_In = ResolutionInputs
 _Do = Resolution
-_Row = Row[Inputs, Resolution]
+_Row = Row[ResolutionInputs, Resolution]
 
 
 def _rows() -> Iterator[_Row]:
@@ -143,5 +143,5 @@ def _rows() -> Iterator[_Row]:
     yield _SIDR_REP_SENT, _In.exhausted, _DONE, ()
 
 
-TABLE: StateTable[Inputs, Resolution] = StateTable(Inputs, Resolution, _rows())
+TABLE: StateTable[ResolutionInputs, Resolution] = StateTable(ResolutionInputs, Resolution, _rows())
 Resolution._table = TABLE

@@ -7,12 +7,11 @@ from typing import ClassVar, Final
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.cm.core.alternate import Alternate, Inputs, TABLE
+from txrdma.cm.core.alternate import Alternate, AlternateInputs, TABLE
 from txrdma.cm.core.connection import ConnectionCore
 from txrdma.cm.core.dispatcher import Dispatcher, Managed
 from txrdma.cm.core.exchange import ExchangeCore
-from txrdma.cm.core.opening import Inputs as OpeningInputs
-from txrdma.cm.core.opening import Opening
+from txrdma.cm.core.opening import Opening, OpeningInputs
 from txrdma.cm.core.opening import TABLE as OPENING
 from txrdma.cm.layouts.messages import APR, DREP, DREQ, LAP, MRA, REJ, REP, REQ, RTU
 from txrdma.kit.machines import StateTable
@@ -181,4 +180,4 @@ class PlantedTests(SynchronousTestCase):
     def replace(self, old: Action, new: Action) -> None:
         """Replace an action in all transitions."""
         rows = [(*row[:3], tuple(new if each is old else each for each in row[3])) for row in TABLE.rows]
-        self.patch(Alternate, "_table", StateTable(Inputs, Alternate, rows))
+        self.patch(Alternate, "_table", StateTable(AlternateInputs, Alternate, rows))
