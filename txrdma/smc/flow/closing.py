@@ -82,29 +82,29 @@ Input = Literal[
     "expired",
 ]
 
-_Inputs = dict[Input, tuple[Application, Peer, Unpack[tuple[str, ...]]]]
+_Transitions = dict[Input, tuple[Application, Peer, Unpack[tuple[str, ...]]]]
 """Inputs in the same states, with the new states and the actions."""
 
-_ABORT_INPUTS: Final[_Inputs] = {
+_ABORT_INPUTS: Final[_Transitions] = {
     "abort": (ABORTED, OPEN, "sendAbort", "connectionAborted"),
     "fail": (ABORTED, OPEN, "sendAbort", "connectionBroken"),
 }
 # Linux does not always answer an abort; the answer saves the peer its timeout.
-_LOST_INPUTS: Final[_Inputs] = {
+_LOST_INPUTS: Final[_Transitions] = {
     "peerAborted": (OPEN, LOST, "sendAbort", "resetAfterRead"),
     "groupDied": (OPEN, LOST, "lostAfterRead"),
 }
-_LOST_AFTER_END_INPUTS: Final[_Inputs] = {
+_LOST_AFTER_END_INPUTS: Final[_Transitions] = {
     "peerAborted": (OPEN, LOST_AFTER_END, "sendAbort", "resetAfterRead"),
     "groupDied": (OPEN, LOST_AFTER_END, "lostAfterRead"),
 }
-_CLOSED_PEER_INPUTS: Final[_Inputs] = {
+_CLOSED_PEER_INPUTS: Final[_Transitions] = {
     "close": (CLOSED, CLOSED, "sendClosed", "connectionDone", "release"),
     "abort": (CLOSED, CLOSED, "sendAbort", "connectionAborted", "release"),
     "fail": (CLOSED, CLOSED, "sendAbort", "connectionBroken", "release"),
     "peerAborted": (OPEN, LOST_AFTER_END, "sendAbort", "resetAfterRead"),
 }
-_WAITING_INPUTS: Final[_Inputs] = {
+_WAITING_INPUTS: Final[_Transitions] = {
     "peerClosed": (CLOSED, CLOSED, "connectionDone", "release"),
     "peerAborted": (CLOSED, CLOSED, "connectionDone", "release"),
     "abort": (ABORTED, OPEN, "sendAbort", "connectionAborted"),
@@ -113,7 +113,7 @@ _WAITING_INPUTS: Final[_Inputs] = {
     "expired": (CLOSED, CLOSED, "connectionLost", "abandon"),
 }
 
-LIFECYCLE: Final[dict[tuple[Application, Peer], _Inputs]] = {
+LIFECYCLE: Final[dict[tuple[Application, Peer], _Transitions]] = {
     (INIT, OPEN): {
         "established": (OPEN, OPEN),
         "peerDoneWriting": (OPEN, DONE, "readConnectionLost"),  # a message can overtake the handshake

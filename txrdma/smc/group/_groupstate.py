@@ -272,7 +272,7 @@ Event = Union[
 ]
 
 
-class Inputs(Protocol):
+class GroupInputs(Protocol):
     """The inputs of a group's state machine (RFC 7609, 4.5)."""
 
     def begin(self, now: float) -> None:
@@ -395,21 +395,21 @@ class LinkGroupCore:
 
 
 @lru_cache(1)
-def _machine() -> Callable[[LinkGroupCore], Inputs]:
+def _machine() -> Callable[[LinkGroupCore], GroupInputs]:
     """Declare the states of a group; C{core.state} has the name of the current one, for the exchanges."""
-    builder = machineBuilder(Inputs, LinkGroupCore)
+    builder = machineBuilder(GroupInputs, LinkGroupCore)
     names = ("fresh", "confirming", "active", "ending", "ended")
     fresh, confirming, active, ending, ended = (builder.state(name) for name in names)
 
-    @fresh.upon(Inputs.begin).to(confirming)
-    def begin(inputs: Inputs, core: LinkGroupCore, now: float) -> None:
+    @fresh.upon(GroupInputs.begin).to(confirming)
+    def begin(inputs: GroupInputs, core: LinkGroupCore, now: float) -> None:
         core.state = "confirming"
         core.until = now + (core.timing.newLink if core.isServer else core.timing.confirmLink)
         if core.isServer:
             core.confirmLink(0, core.links[0])
 
-    @confirming.upon(Inputs.confirmed).to(active)
-    def confirmed(inputs: Inputs, core: LinkGroupCore, now: float) -> None:
+    @confirming.upon(GroupInputs.confirmed).to(active)
+    def confirmed(inputs: GroupInputs, core: LinkGroupCore, now: float) -> None:
         core.state = core.links[0].state = "active"
         core.until = None
         core.pending.append(LinkConfirmed())
@@ -418,26 +418,26 @@ def _machine() -> Callable[[LinkGroupCore], Inputs]:
         elif core.offersLink:
             core.offerLink()
 
-    @active.upon(Inputs.confirmed).loop()
-    def confirmedAgain(inputs: Inputs, core: LinkGroupCore, now: float) -> None:
+    @active.upon(GroupInputs.confirmed).loop()
+    def confirmedAgain(inputs: GroupInputs, core: LinkGroupCore, now: float) -> None:
         if not core.isServer:
             core.confirmLink(LLCFlags.RESPONSE, core.links[0])
 
-    confirming.upon(Inputs.refused).to(ended)(_refuse)
+    confirming.upon(GroupInputs.refused).to(ended)(_refuse)
 
-    @confirming.upon(Inputs.expired).to(ended)
-    def unconfirmed(inputs: Inputs, core: LinkGroupCore) -> None:
+    @confirming.upon(GroupInputs.expired).to(ended)
+    def unconfirmed(inputs: GroupInputs, core: LinkGroupCore) -> None:
         _refuse(inputs, core, Diagnosis.TIMEOUT_CL)
 
-    @active.upon(Inputs.shutdown).to(ending)
-    def shutdown(inputs: Inputs, core: LinkGroupCore, now: float, reason: DeleteReason) -> None:
+    @active.upon(GroupInputs.shutdown).to(ending)
+    def shutdown(inputs: GroupInputs, core: LinkGroupCore, now: float, reason: DeleteReason) -> None:
         core.state = "ending"
         core.until = now + core.timing.response
         core.ending = GroupEnded(reason, "ended by this process")
         core.deleteGroup(LLCFlags.ORDERLY, reason)
 
-    @active.upon(Inputs.deleteLink).to(ending)
-    def deletionRequested(inputs: Inputs, core: LinkGroupCore, request: LLC, now: float) -> None:
+    @active.upon(GroupInputs.deleteLink).to(ending)
+    def deletionRequested(inputs: GroupInputs, core: LinkGroupCore, request: LLC, now: float) -> None:
         core.state = "ending"
         core.until = now + core.timing.response
         core.ending = GroupEnded(_reason(request), "ended by the peer", True)
@@ -446,20 +446,20 @@ def _machine() -> Callable[[LinkGroupCore], Inputs]:
         else:
             core.reply(request)
 
-    @ending.upon(Inputs.deleteLink).loop()
-    def deletionsCrossed(inputs: Inputs, core: LinkGroupCore, request: LLC, now: float) -> None:
+    @ending.upon(GroupInputs.deleteLink).loop()
+    def deletionsCrossed(inputs: GroupInputs, core: LinkGroupCore, request: LLC, now: float) -> None:
         if not core.isServer:  # the server's request takes precedence
             core.reply(request)
 
-    @ending.upon(Inputs.linkDeleted).to(ended)
-    @ending.upon(Inputs.expired).to(ended)
-    def deleted(inputs: Inputs, core: LinkGroupCore) -> None:
+    @ending.upon(GroupInputs.linkDeleted).to(ended)
+    @ending.upon(GroupInputs.expired).to(ended)
+    def deleted(inputs: GroupInputs, core: LinkGroupCore) -> None:
         core.state = "ended"
         core.finish()
 
-    @fresh.upon(Inputs.shutdown).to(ended)
-    @confirming.upon(Inputs.shutdown).to(ended)
-    def shutdownEarly(inputs: Inputs, core: LinkGroupCore, now: float, reason: DeleteReason) -> None:
+    @fresh.upon(GroupInputs.shutdown).to(ended)
+    @confirming.upon(GroupInputs.shutdown).to(ended)
+    def shutdownEarly(inputs: GroupInputs, core: LinkGroupCore, now: float, reason: DeleteReason) -> None:
         core.state = "ended"
         core.ending = GroupEnded(reason, "ended by this process")
         core.finish()
@@ -468,7 +468,7 @@ def _machine() -> Callable[[LinkGroupCore], Inputs]:
     return builder.build()
 
 
-def _refuse(inputs: Inputs, core: LinkGroupCore, diagnosis: Diagnosis) -> None:
+def _refuse(inputs: GroupInputs, core: LinkGroupCore, diagnosis: Diagnosis) -> None:
     """End a group whose first contact has failed."""
     core.state = "ended"
     core.until = None
@@ -479,40 +479,46 @@ def _declareFailures(states: tuple[Any, ...]) -> None:
     """Declare violations, failures of the queue pair, and the inputs that have no effect in a state."""
     fresh, confirming, active, ending, ended = states
 
-    def violated(inputs: Inputs, core: LinkGroupCore, text: str) -> None:
+    def violated(inputs: GroupInputs, core: LinkGroupCore, text: str) -> None:
         core.pending.append(RuleBroken(text))
         core.state = "ended"
         core.ending = GroupEnded(DeleteReason.PROTOCOL_VIOLATION, text)
         core.deleteGroup(0, DeleteReason.PROTOCOL_VIOLATION)
         core.finish()
 
-    def down(inputs: Inputs, core: LinkGroupCore, text: str) -> None:
+    def down(inputs: GroupInputs, core: LinkGroupCore, text: str) -> None:
         core.state = "ended"
         core.ending = GroupEnded(DeleteReason.LOST_PATH, text)
         core.finish()
 
-    def deletedEarly(inputs: Inputs, core: LinkGroupCore, request: LLC, now: float) -> None:
+    def deletedEarly(inputs: GroupInputs, core: LinkGroupCore, request: LLC, now: float) -> None:
         _refuse(inputs, core, Diagnosis.NOACTLINK)
 
-    def violatedEarly(inputs: Inputs, core: LinkGroupCore, text: str) -> None:
+    def violatedEarly(inputs: GroupInputs, core: LinkGroupCore, text: str) -> None:
         core.pending.append(RuleBroken(text))
         _refuse(inputs, core, Diagnosis.NOACTLINK)
 
-    def downEarly(inputs: Inputs, core: LinkGroupCore, text: str) -> None:
+    def downEarly(inputs: GroupInputs, core: LinkGroupCore, text: str) -> None:
         _refuse(inputs, core, Diagnosis.NOACTLINK)
 
-    confirming.upon(Inputs.deleteLink).to(ended)(deletedEarly)
-    confirming.upon(Inputs.violated).to(ended)(violatedEarly)
-    confirming.upon(Inputs.down).to(ended)(downEarly)
+    confirming.upon(GroupInputs.deleteLink).to(ended)(deletedEarly)
+    confirming.upon(GroupInputs.violated).to(ended)(violatedEarly)
+    confirming.upon(GroupInputs.down).to(ended)(downEarly)
     for state in (fresh, active, ending):
-        state.upon(Inputs.violated).to(ended)(violated)
-        state.upon(Inputs.down).to(ended)(down)
-    everything = [getattr(Inputs, name) for name in vars(Inputs) if not name.startswith("_")]
+        state.upon(GroupInputs.violated).to(ended)(violated)
+        state.upon(GroupInputs.down).to(ended)(down)
+    everything = [getattr(GroupInputs, name) for name in vars(GroupInputs) if not name.startswith("_")]
     ignored = {
-        fresh: (Inputs.confirmed, Inputs.refused, Inputs.deleteLink, Inputs.linkDeleted, Inputs.expired),
-        confirming: (Inputs.linkDeleted,),
-        active: (Inputs.refused, Inputs.linkDeleted, Inputs.expired),
-        ending: (Inputs.confirmed, Inputs.refused, Inputs.shutdown),
+        fresh: (
+            GroupInputs.confirmed,
+            GroupInputs.refused,
+            GroupInputs.deleteLink,
+            GroupInputs.linkDeleted,
+            GroupInputs.expired,
+        ),
+        confirming: (GroupInputs.linkDeleted,),
+        active: (GroupInputs.refused, GroupInputs.linkDeleted, GroupInputs.expired),
+        ending: (GroupInputs.confirmed, GroupInputs.refused, GroupInputs.shutdown),
         ended: everything,
     }
     for state, inputs in ignored.items():
@@ -525,6 +531,6 @@ def _reason(request: LLC) -> DeleteReason:
     return request.body.reason
 
 
-def groupMachine(core: LinkGroupCore) -> Inputs:
+def groupMachine(core: LinkGroupCore) -> GroupInputs:
     """Create the state machine of a new group, in its initial state."""
     return _machine()(core)

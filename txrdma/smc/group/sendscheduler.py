@@ -67,7 +67,7 @@ def _refused(error: RDMAError) -> str:
     return f"the device refused a send request: {error}"
 
 
-class Owner(Protocol):
+class SchedulerOwner(Protocol):
     """The link of a scheduler; C{isActive}: connections may use it."""
 
     isActive: bool
@@ -87,7 +87,7 @@ class SendScheduler:
     @ivar clock: returns the reactor's time, in seconds; it never goes back.
     """
 
-    def __init__(self, attachment: Attachment, owner: Owner, clock: Callable[[], float]) -> None:
+    def __init__(self, attachment: Attachment, owner: SchedulerOwner, clock: Callable[[], float]) -> None:
         self.signalsEach = False
         self.queue = LinkSendQueue(attachment.domain, attachment.queuePair.capacity, self.schedule)
         self.queue.limit = WINDOW

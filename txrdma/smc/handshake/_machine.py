@@ -110,7 +110,7 @@ Question = Union[Proposed, Accepted, Confirmed]
 Event = Union[Question, FellBack, ApplicationData, HandshakeFailed]
 
 
-class _Inputs(Protocol):
+class _HandshakeInputs(Protocol):
     """The inputs of a CLC handshake's state machine."""
 
     def proposal(self) -> None:
@@ -230,7 +230,7 @@ class _Core:
         self.pending.append(HandshakeFailed(error))
 
 
-_Machine = Callable[[_Core], _Inputs]
+_Machine = Callable[[_Core], _HandshakeInputs]
 
 
 @lru_cache(2)
@@ -239,7 +239,7 @@ def _machine(server: bool) -> _Machine:
     Build the state machine of a server (sniffing, deciding, waiting for Confirm, linking) or a client
     (waiting for Accept, deciding, linking).
     """
-    builder = machineBuilder(_Inputs, _Core)
+    builder = machineBuilder(_HandshakeInputs, _Core)
     first, second = ("sniffing", "waiting") if server else ("waiting", "sniffing")
     states = {
         name: builder.state(name) for name in (first, second, "deciding", "linking", "crossing", "over")
@@ -247,127 +247,127 @@ def _machine(server: bool) -> _Machine:
     sniffing, waiting, deciding = states["sniffing"], states["waiting"], states["deciding"]
     linking, crossing, over = states["linking"], states["crossing"], states["over"]
 
-    @sniffing.upon(_Inputs.proposal).to(deciding)
-    def proposal(inputs: _Inputs, core: _Core) -> None:
+    @sniffing.upon(_HandshakeInputs.proposal).to(deciding)
+    def proposal(inputs: _HandshakeInputs, core: _Core) -> None:
         core.consume()
         core.pause()
 
-    @sniffing.upon(_Inputs.reply).to(over)
-    def misplaced(inputs: _Inputs, core: _Core) -> None:
+    @sniffing.upon(_HandshakeInputs.reply).to(over)
+    def misplaced(inputs: _HandshakeInputs, core: _Core) -> None:
         notCLC(inputs, core, WireError("CLC", 4, "it begins in the middle"))
 
-    @sniffing.upon(_Inputs.stray).to(over)
-    def notCLC(inputs: _Inputs, core: _Core, error: WireError) -> None:
+    @sniffing.upon(_HandshakeInputs.stray).to(over)
+    def notCLC(inputs: _HandshakeInputs, core: _Core, error: WireError) -> None:
         if core.announced and error.offset:  # it has the eyecatcher, so it is not application data
             core.fail(error)
         else:
             core.fallBack(Diagnosis.PEERNOSMC)
 
-    @sniffing.upon(_Inputs.expired).to(crossing)
-    def silence(inputs: _Inputs, core: _Core, now: float) -> None:
+    @sniffing.upon(_HandshakeInputs.expired).to(crossing)
+    def silence(inputs: _HandshakeInputs, core: _Core, now: float) -> None:
         if core.announced:
             core.giveUp(now)
         else:
             core.fallBack(Diagnosis.PEERNOSMC)
 
-    @sniffing.upon(_Inputs.withdrawn).to(over)
-    def withdrawn(inputs: _Inputs, core: _Core) -> None:
+    @sniffing.upon(_HandshakeInputs.withdrawn).to(over)
+    def withdrawn(inputs: _HandshakeInputs, core: _Core) -> None:
         core.fallBack(Diagnosis.PEERNOSMC)
 
-    @states[first].upon(_Inputs.ended).to(over)
-    def endedEarly(inputs: _Inputs, core: _Core) -> None:
+    @states[first].upon(_HandshakeInputs.ended).to(over)
+    def endedEarly(inputs: _HandshakeInputs, core: _Core) -> None:
         if not core.announced or not (server or core.buffer):  # a server may be out of resources
             core.fallBack(Diagnosis.PEERNOSMC)
 
-    @waiting.upon(_Inputs.expired).to(crossing)
-    def noReply(inputs: _Inputs, core: _Core, now: float) -> None:
+    @waiting.upon(_HandshakeInputs.expired).to(crossing)
+    def noReply(inputs: _HandshakeInputs, core: _Core, now: float) -> None:
         core.giveUp(now)
 
-    @waiting.upon(_Inputs.reply).to(linking if server else deciding)
-    def reply(inputs: _Inputs, core: _Core) -> None:
+    @waiting.upon(_HandshakeInputs.reply).to(linking if server else deciding)
+    def reply(inputs: _HandshakeInputs, core: _Core) -> None:
         core.consume()
         if server:
             core.wait(None)
         else:
             core.pause()
 
-    @deciding.upon(_Inputs.answer).to(waiting if server else linking)
-    def answer(inputs: _Inputs, core: _Core, message: Accept | Confirm, now: float) -> None:
+    @deciding.upon(_HandshakeInputs.answer).to(waiting if server else linking)
+    def answer(inputs: _HandshakeInputs, core: _Core, message: Accept | Confirm, now: float) -> None:
         core.version = message.version
         core.send(message)
         core.wait(now + CLC_TIMEOUT if server else None)
 
-    @linking.upon(_Inputs.established).to(over)
-    def established(inputs: _Inputs, core: _Core) -> None:
+    @linking.upon(_HandshakeInputs.established).to(over)
+    def established(inputs: _HandshakeInputs, core: _Core) -> None:
         if core.buffer:
             core.fail(WireError("CLC", 0, f"{len(core.buffer)} bytes where nothing may follow"))
         else:
             core.isEstablished = True
             core.finish()
 
-    def peerDeclined(inputs: _Inputs, core: _Core, decline: Decline) -> None:
+    def peerDeclined(inputs: _HandshakeInputs, core: _Core, decline: Decline) -> None:
         core.consume()
         core.fallBack(Diagnosis.PEERDECL, decline.diagnosis, decline.outOfSync)
 
-    def violated(inputs: _Inputs, core: _Core, error: WireError) -> None:
+    def violated(inputs: _HandshakeInputs, core: _Core, error: WireError) -> None:
         core.fail(error)
 
-    def violatedBy(inputs: _Inputs, core: _Core) -> None:
+    def violatedBy(inputs: _HandshakeInputs, core: _Core) -> None:
         core.fail(WireError("CLC", 4, "a message out of sequence"))
 
-    def declineNow(inputs: _Inputs, core: _Core, diagnosis: Diagnosis, now: float) -> None:
+    def declineNow(inputs: _HandshakeInputs, core: _Core, diagnosis: Diagnosis, now: float) -> None:
         core.decline(diagnosis, now)
 
-    def declineLate(inputs: _Inputs, core: _Core, diagnosis: Diagnosis, now: float) -> None:
+    def declineLate(inputs: _HandshakeInputs, core: _Core, diagnosis: Diagnosis, now: float) -> None:
         core.decline(diagnosis, now + LATE_DECLINE_TIMEOUT)
 
-    def declineUnasked(inputs: _Inputs, core: _Core, diagnosis: Diagnosis, now: float) -> None:
+    def declineUnasked(inputs: _HandshakeInputs, core: _Core, diagnosis: Diagnosis, now: float) -> None:
         if core.announced:
             declineLate(inputs, core, diagnosis, now)
         else:
             core.fallBack(diagnosis)  # the peer may not support CLC
 
-    def crossed(inputs: _Inputs, core: _Core) -> None:
+    def crossed(inputs: _HandshakeInputs, core: _Core) -> None:
         core.consume()
 
-    def crossedDecline(inputs: _Inputs, core: _Core, decline: Decline) -> None:
+    def crossedDecline(inputs: _HandshakeInputs, core: _Core, decline: Decline) -> None:
         core.consume()
         core.letPass()
 
-    def nothingCrossed(inputs: _Inputs, core: _Core, error: WireError) -> None:
+    def nothingCrossed(inputs: _HandshakeInputs, core: _Core, error: WireError) -> None:
         core.letPass()
 
-    def peerWasSilent(inputs: _Inputs, core: _Core, now: float) -> None:
+    def peerWasSilent(inputs: _HandshakeInputs, core: _Core, now: float) -> None:
         core.mayCross = True
         core.letPass()
 
-    def endedCrossing(inputs: _Inputs, core: _Core) -> None:
+    def endedCrossing(inputs: _HandshakeInputs, core: _Core) -> None:
         core.letPass()
 
     for state in (sniffing, waiting, deciding, linking):
-        state.upon(_Inputs.declined).to(over)(peerDeclined)
+        state.upon(_HandshakeInputs.declined).to(over)(peerDeclined)
     for state in (waiting, linking):
-        state.upon(_Inputs.stray).to(over)(violated)
-        state.upon(_Inputs.proposal).to(over)(violatedBy)
-        state.upon(_Inputs.decline).to(crossing)(declineLate)
-    linking.upon(_Inputs.reply).to(over)(violatedBy)
-    deciding.upon(_Inputs.decline).to(crossing)(declineNow)
-    sniffing.upon(_Inputs.decline).to(crossing)(declineUnasked)
-    crossing.upon(_Inputs.proposal).loop()(crossed)
-    crossing.upon(_Inputs.reply).loop()(crossed)
-    crossing.upon(_Inputs.declined).to(over)(crossedDecline)
-    crossing.upon(_Inputs.stray).to(over)(nothingCrossed)
-    crossing.upon(_Inputs.expired).to(over)(peerWasSilent)
-    crossing.upon(_Inputs.ended).to(over)(endedCrossing)
+        state.upon(_HandshakeInputs.stray).to(over)(violated)
+        state.upon(_HandshakeInputs.proposal).to(over)(violatedBy)
+        state.upon(_HandshakeInputs.decline).to(crossing)(declineLate)
+    linking.upon(_HandshakeInputs.reply).to(over)(violatedBy)
+    deciding.upon(_HandshakeInputs.decline).to(crossing)(declineNow)
+    sniffing.upon(_HandshakeInputs.decline).to(crossing)(declineUnasked)
+    crossing.upon(_HandshakeInputs.proposal).loop()(crossed)
+    crossing.upon(_HandshakeInputs.reply).loop()(crossed)
+    crossing.upon(_HandshakeInputs.declined).to(over)(crossedDecline)
+    crossing.upon(_HandshakeInputs.stray).to(over)(nothingCrossed)
+    crossing.upon(_HandshakeInputs.expired).to(over)(peerWasSilent)
+    crossing.upon(_HandshakeInputs.ended).to(over)(endedCrossing)
     for state in (states[second], deciding, linking, over):
-        state.upon(_Inputs.ended).loop().returns(None)
+        state.upon(_HandshakeInputs.ended).loop().returns(None)
     for state in (waiting, deciding, linking, crossing, over):
-        state.upon(_Inputs.withdrawn).loop().returns(None)
+        state.upon(_HandshakeInputs.withdrawn).loop().returns(None)
     for state in (crossing, over):
         # Decisions that took too long.
-        state.upon(_Inputs.answer).loop().returns(None)
-        state.upon(_Inputs.decline).loop().returns(None)
-        state.upon(_Inputs.established).loop().returns(None)
+        state.upon(_HandshakeInputs.answer).loop().returns(None)
+        state.upon(_HandshakeInputs.decline).loop().returns(None)
+        state.upon(_HandshakeInputs.established).loop().returns(None)
     return builder.build()
 
 
