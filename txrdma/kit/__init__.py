@@ -56,7 +56,8 @@ Time series and storage:
  - C{remotesender}: sends them, or stores them until they can be sent; pauses, limits, and why samples were
    lost.
  - C{spool}: a queue on disk that is limited in size.
- - C{lease}: the right of one process among several to do something, and how long it lasts.
+ - C{lease}: the right of one process among several to do something, and how long it lasts, from the interval
+   of its holder.
 
 Graphs:
 

@@ -8,7 +8,7 @@ imported when a name of this package is used.
  - C{finding}: the port with a name: the spellings of names, and which port of a device is chosen.
  - C{following}: watches devices and ports for changes, and how often they are polled.
  - C{netlink}: netlink messages.
- - C{network}: the network interfaces of this host, and their changes.
+ - C{network}: the network interfaces of this host, and their changes, reported together after a pause.
  - C{pnettable}: which RDMA port belongs to an interface: rules and text of the table of physical networks.
  - C{pnet}: reads and writes this table, and the kernel's.
  - C{softdevices}: the software device for an IP address of this host, or for connections to a peer.

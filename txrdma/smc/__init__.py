@@ -29,7 +29,7 @@ the public API:
  - C{connecting}: one call of a client's C{connect}: its TCP connections, and a handshake on each.
  - C{userspace}: the backend with our own stack: C{connect}, listening ports, and accepted connections, which
    use plain TCP beyond the limit of handshakes.
- - C{preparing}: imports modules before the first connection, for C{twistd --chroot} and C{--uid}.
+ - C{preloading}: imports modules before the first connection, for C{twistd --chroot} and C{--uid}.
  - C{endpoints}: client and server endpoints, and the choice of the backend.
  - C{strings}: the keys of C{smc:} endpoint strings, and which of them C{backend=kernel} rejects.
 """

@@ -9,7 +9,8 @@ Subpackages and modules, lowest first:
  - C{rc}: the RoCE v2 route, over UDP: reliable connections and datagrams as packets.
  - C{objectlimits}: the largest numbers and sizes of verbs objects of a device (C{DeviceLimits}), and their
    checks.
- - C{hostinterfaces}: network interfaces of this host, and their changes.
+ - C{hostinterfaces}: network interfaces of this host, and their changes, as L{txrdma.ports.network} reports
+   them.
  - C{ports}: one port: its GIDs, attributes, MTU, events, and checks of paths.
  - C{opening}: opens the sockets and routes of a port, and tries other UDP ports.
  - C{device}: a device; chooses the route of each queue pair among those that C{opening} has opened.

@@ -3,6 +3,7 @@ Connections that behave like TCP: their transport, connection, listening port, a
 
 C{smc:}, C{rsocket:} and C{btl:} use them. Modules, lowest first:
 
+ - C{core}: the interface of cores of streams over message connections.
  - C{_lifecycle}: when a stream over a message connection ends for its protocol, and with which reason; no
    I/O.
  - C{transport}: Twisted's TCP interfaces for all streams: producers, half close, TLS.

@@ -7,7 +7,8 @@ Counters:
 
 Parts of the state of one path, lowest first:
 
- - C{congestion}: the congestion window: how it grows, and by how much losses and marks shrink it.
+ - C{congestion}: the congestion window: how it grows, by how much losses and marks shrink it, and when it is
+   restored.
  - C{roundtrip}: the round trip, and how long to wait before a segment is sent again.
  - C{marks}: ECT(0) and CE: whether a path uses them, or their counts are wrong.
  - C{path}: a path with these three; which messages and segments were sent on it. The limit for an address
@@ -16,8 +17,8 @@ Parts of the state of one path, lowest first:
 Parts of the state of one peer, lowest first:
 
  - C{receiving}: the receive window: duplicates, and what is acknowledged.
- - C{window}: the send window: which segments are lost and sent again, when a path is silent, and when a peer
-   is given up.
+ - C{window}: the send window: which segments are lost and sent again, which timeouts were spurious, when a
+   path is silent, and when a peer is given up.
  - C{assembly}: messages in chunks, with the limits of their number, bytes and age.
  - C{ordering}: messages that wait for earlier ones.
  - C{receivebuffer}: allocation in the peer's receive buffer, and which messages are long enough for it.
@@ -29,7 +30,8 @@ All peers, lowest first:
  - C{regions}: memory into which peers may write.
  - C{earlypackets}: packets that arrive before their sender's introduction.
  - C{matching}: pairs of interfaces of two processes.
- - C{pendingacks}: acknowledgements and refusals that wait, and for how long.
+ - C{pendingacks}: acknowledgements and refusals that wait, and for how long; how many segments they
+   permit a peer.
  - C{timetable}: the queue of deadlines, and the keepalive interval.
  - C{shortcuts}: fast paths for single messages.
  - C{module}: all peers: processes packets, shares turns fairly, and holds back packets to an address that is

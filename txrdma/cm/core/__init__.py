@@ -12,5 +12,6 @@ Modules, lowest first:
  - C{sidr}: one service ID resolution: its request and its answer.
  - C{connection}: opening, alternate paths and closing together.
  - C{dispatcher}: all connections, listeners and resolutions of an end port: finds that of a message, detects
-   repeated and stale ones, limits connections in progress (BACKLOG) and stored answers to SIDR_REQs.
+   repeated and stale ones, chooses the listener of a request (C{match}) and the path of each message to send,
+   limits connections in progress (BACKLOG) and stored answers to SIDR_REQs.
 """

@@ -15,7 +15,8 @@ Streams:
 
  - C{mapped}: mapped memory at one end, with its Deferreds.
  - C{transport}: the transport of a stream.
- - C{stream}: the end of a stream on a queue pair: posts what the core decides, and reposts receives.
+ - C{stream}: the end of a stream on a queue pair: posts what the core decides, reposts receives, and
+   disconnects (the private data of the DREQ).
  - C{endpoints}: options with their ranges and defaults; clients and listeners.
  - C{strings}: the keys of C{rsocket:} endpoint strings.
 """

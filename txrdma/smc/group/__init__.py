@@ -4,11 +4,12 @@ Link groups: links, their buffers, and the connections that use them.
 Decisions without I/O (LLC):
 
  - C{_groupstate}: the data and the states of a group, its key, its events, and all timeouts (C{Timing}).
- - C{_keyexchanges}: CONFIRM RKEY and DELETE RKEY, which announce and withdraw buffers.
+ - C{_keyexchanges}: CONFIRM RKEY and DELETE RKEY, which announce and withdraw buffers; they wait while a link
+   is added.
  - C{_linkexchanges}: adding and deleting links; the largest number of links, and the attempts to replace a
    lost one with their intervals.
- - C{_linkgroup}: the whole group: processes LLC messages, tests silent links by TEST LINK and decides which
-   link has failed, and ends a group that has been idle for too long.
+ - C{_linkgroup}: the whole group: processes LLC messages, lets waiting key exchanges go on, tests silent
+   links by TEST LINK and decides which link has failed, and ends a group that has been idle for too long.
 
 Links:
 
@@ -17,7 +18,8 @@ Links:
  - C{attachment}: the verbs objects of a link: depths of its queues, timeouts and hop limit of its queue pair.
  - C{sendscheduler}: when the queued bytes of a link's connections are sent, and why a link has failed.
  - C{closenotifier}: when C{connectionLost} of applications is called, as with TCP.
- - C{link}: one link: receives messages, passes CDC to flows and LLC to the group, reposts receives.
+ - C{link}: one link: receives messages, passes CDC to flows and LLC to the group, flushes written bytes if
+   that takes long, reposts receives.
  - C{failover}: the ports of additional links, and moving of connections to another link with the
    unacknowledged messages that L{txrdma.smc.flow.sendqueue} has retained.
 

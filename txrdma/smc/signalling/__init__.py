@@ -19,8 +19,8 @@ Carriers:
  - C{localsignal}: the carrier C{local} of one client's connection.
  - C{neighbours}: the carrier C{local} of listeners for other network namespaces (C{runtime=}), with proofs of
    addresses.
- - C{netns}: the client's side of C{neighbours}: the search for a listener, and how long an address counts as
-   without one.
+ - C{netns}: the client's side of C{neighbours}: the search for a listener, with the times of C{localclient}
+   and C{silence}, and how long an address counts as without one.
  - C{configured}: the carrier of C{peer=smc}: the endpoint string states that the peer supports SMC.
  - C{tcpoption}: the carrier C{option}: the TCP option of RFC 7609 in SYNs.
  - C{option}: the eBPF program that adds and reads this option.

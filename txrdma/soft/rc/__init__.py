@@ -6,8 +6,8 @@ Protocols, without I/O:
  - C{_packets}: runs of packets, which the cores and the UDP port exchange; PSNs and headers.
  - C{_entries}: a posted request in progress: its PSNs, packets and extension headers.
  - C{_window}: the congestion window of a connection, in packets.
- - C{_requester}: sends requests, resends packets after a NAK, a gap or a timeout, and fails when retries are
-   used up (L{txrdma.soft.core.roundtrip} has the times).
+ - C{_requester}: sends requests, long READs in parts, resends packets after a NAK, a gap or a timeout, and
+   fails when retries are used up (L{txrdma.soft.core.roundtrip} has the times).
  - C{_answers}: answers to READs and atomics; results of atomics, retained for repeated requests.
  - C{_responder}: executes the peer's requests in order, once; acknowledges them, and sends NAKs.
  - C{_migration}: the migration state of a queue pair with an alternate path.

@@ -24,8 +24,8 @@ Between processes:
  - C{sharedqueuepair}: a queue pair with its lane: joins it with the peer's, maps regions (and limits them),
    and repeats requests for them.
  - C{datagrams}: the datagram lanes of a port: when they are opened, polled and armed.
- - C{sharedmemoryport}: finds other processes, processes their messages, and fails all queue pairs with a process when
-   its connection ends. The limit of unanswered JOINs.
+ - C{sharedmemoryport}: finds other processes, processes their messages, and fails all queue pairs with a
+   process when its connection ends. The limit of unanswered JOINs.
 
 L{txrdma.soft.core.completion} polls the queue pairs, except dormant ones.
 """

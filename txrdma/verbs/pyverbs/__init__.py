@@ -5,7 +5,7 @@ Modules, lowest first:
 
  - C{bindings}: imports pyverbs, and translates its errors.
  - C{attributes}: attributes of queue pairs and paths, converted.
- - C{facts}: attributes and limits of devices and ports, converted.
+ - C{facts}: attributes and limits of devices and ports, converted; how much a SEND may have inline is tried.
  - C{resourcetracker}: closes objects of pyverbs in order, and finds their descriptors.
  - C{memory}: memory regions and address handles.
  - C{requests}: work requests, converted and posted.

@@ -82,7 +82,7 @@ class ManyTests(RealCase):
         pairs = [another(*ends, SMALL) for _ in range(600)]
         added = Added()
         self.sendOnce(ends, pairs)
-        self.assertLess(added.descriptors(), 4 * routes.MOST_UNANSWERED)
+        self.assertLess(added.descriptors(), 4 * sharedmemoryport.MOST_UNANSWERED)
         for end in (other, one):
             completions = self.take(end, 600)
             self.assertEqual({each.status for each in completions}, {Status.SUCCESS})

@@ -14,7 +14,7 @@ from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from txrdma.soft.core.completion import SoftCompletionChannel
 from txrdma.soft.shared.datagrams import SharedDatagrams
-from txrdma.soft.shared.peerprocess import PeerProcess
+from txrdma.soft.shared.peerdevice import PeerDevice
 from txrdma.soft.shared.unixpackets import ring
 from txrdma.testing.reactors import ReactorClock
 from txrdma.unix.eventfds import takeEvent
@@ -63,7 +63,7 @@ class DoorbellTests(SynchronousTestCase):
         rendezvous: Any = None
         datagrams = SharedDatagrams(reactor, rendezvous, lambda name: None, lambda name, reason: None)
         self.addCleanup(datagrams.close)
-        datagrams.open(PeerProcess(("10.0.0.2", 4791)))
+        datagrams.open(PeerDevice(("10.0.0.2", 4791)))
         (reader,) = reactor.readers
         self.assertReads(reader.fileno(), reader.silence)
 
