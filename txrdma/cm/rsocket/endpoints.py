@@ -230,11 +230,11 @@ class RSocketServerEndpoint:
 
         @return: fails with C{CannotListenError}.
         """
-        accepting = _Accepting(self._reactor, self._options, protocolFactory)
+        accepting = _AcceptedRSocketStreams(self._reactor, self._options, protocolFactory)
         return accepting.listen(self._endpoint, "rsocket")
 
 
-class _Accepting(AcceptedStreams[RSocketEnd]):
+class _AcceptedRSocketStreams(AcceptedStreams[RSocketEnd]):
     """The connections that a port accepts."""
 
     transportClass = RSocketTransport
