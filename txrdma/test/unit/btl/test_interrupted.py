@@ -5,18 +5,28 @@ lost silently, and a second connection of the same modules is not affected.
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
+from unittest import SkipTest
 from unittest.mock import Mock
 
 from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectionLost
 from twisted.python.failure import Failure
 
+from txrdma.btl import receivebuffers
+from txrdma.btl.core import peer as peerModule
+from txrdma.btl.core.assembly import Assembly
 from txrdma.btl.core.flow import MessageFlow
+from txrdma.btl.core.module import Module
+from txrdma.btl.core.ordering import Ordering
+from txrdma.btl.core.peer import Peer
+from txrdma.btl.core.receivebuffer import ReceiveBuffer
+from txrdma.btl.core.receiving import ReceiveWindow
+from txrdma.btl.core.regions import Regions
+from txrdma.btl.core.window import SendWindow
 from txrdma.btl.errors import CallFailed, MessageFailed
 from txrdma.btl.inbox import Inbox
 from txrdma.btl.lifeline import PeerConnection
@@ -27,189 +37,256 @@ from txrdma.btl.requests import Answerer, Caller, PendingRequests
 from txrdma.btl.transport import BTLMessageTransport
 from txrdma.messages.memory import SharedMemory
 from txrdma.messages.transport import MessageTransport
-from txrdma.test.support.btl.hosts import HostsCase, TAG, TagRecorder
+from txrdma.test.support.btl.hosts import HostsCase, ORDERED, TAG, TagRecorder
 from txrdma.test.support.compiled import skipIfCompiled
-from txrdma.test.support.interruptions import functionsOf
+from txrdma.test.support.interruptions import Interruptions
+from txrdma.testing.smc.hosts import MemoryTCP
 
-OWNERS: tuple[Any, ...] = (
-    BTLMessageTransport,
-    MessageTransport,
-    PeerConnection,
-    Outbox,
-    Inbox,
-    MessageFlow,
-    ConnectionMemory,
-    PendingRequests,
-    Caller,
-    Answerer,
-    RemoteReceiveBuffers,
-)
-"""What a connection consists of."""
-
-TRIVIAL = ("ended", "connectionLost", "_call", "_end", "_contain", "_finish")
-"""Functions that contain exceptions of others, or begin the end of a connection."""
-
-LONG = bytes(range(256)) * 1000
+LONG = bytes(range(256)) * 400
 """A message that is written by RDMA."""
 
 
-class InterruptionTests(HostsCase):
+class InterruptionCase(HostsCase):
     """
-    Two connections, of which a function of one raises once: its requests end, it loses no message without an
-    error, the exception is logged or reported once, and nothing is left.
+    Two connections between the same modules, of which a function raises once while the first one works.
+
+    @cvar OWNERS: classes and modules whose functions raise; C{TRIVIAL}: functions that contain exceptions of
+        others, or begin the end of a connection.
+    @cvar LATEST: number of the last call of a function that may raise; C{MOST} and C{STRIDE}: see
+        L{Interruptions.each}.
+    @ivar affected: for each end of the first connection whose functions raise: returns its objects.
     """
 
     slowBecause = "it plays two connections for each function"
+    OWNERS: tuple[Any, ...]
+    TRIVIAL: tuple[str, ...]
+    LATEST, MOST, STRIDE = 1 << 30, 3, 1
 
     def setUp(self) -> None:
         super().setUp()
-        self.memory: dict[TagRecorder, SharedMemory] = {}
+        self.affected: list[Callable[[], list[object]]] = []
+        self.requests: list[tuple[Deferred[Any], object]] = []
+        usual = MemoryTCP.doRead
 
-    def owned(self, end: TagRecorder) -> list[Any]:
-        """Return the objects of one end of a connection."""
+        def doRead(tcp: MemoryTCP) -> Any:
+            """Log an exception and close the TCP connection, as reactors do."""
+            try:
+                return usual(tcp)
+            except ZeroDivisionError as error:
+                self.escaped += 1
+                return error
+
+        self.patch(MemoryTCP, "doRead", doRead)
+        self.calls = Interruptions(self.patch, self.OWNERS, self.isVictim, self.TRIVIAL)
+
+    def partsOf(self, end: TagRecorder) -> Callable[[], list[object]]:
+        """Return a function that returns the objects of an end, some of which are made later."""
         transport: Any = end.transport
-        found = [transport, transport._lifeline, transport._outbox, transport._inbox, transport._flow]
-        found += [transport._memory, transport._memory._reads, transport._caller, transport._answerer]
-        return found
+        lifeline, memory = transport._lifeline, transport._memory
+        fixed = [transport, lifeline, transport._outbox, transport._inbox, transport._flow, memory]
+        fixed += [memory._reads, transport._caller, transport._answerer, lifeline.module.ports[0]]
+
+        def parts() -> list[object]:
+            peer = lifeline.peer
+            found = [*fixed, peer, peer.sent, peer.received, peer.assembly, peer.order]
+            return [*found, *filter(None, (lifeline._receiveBuffers, peer.receiveBuffer))]
+
+        return parts
+
+    def isVictim(self, *arguments: object) -> bool:
+        """Return whether a function is called for an end that is affected."""
+        return any(each is argument for parts in self.affected for each in parts() for argument in arguments)
 
     def request(self, make: Callable[[], Deferred[Any]], expected: object = None) -> None:
-        """Make a request of the victim; it may raise."""
+        """Make a request, which may raise."""
         try:
             self.requests.append((make(), expected))
         except ZeroDivisionError:
             self.raised += 1
 
-    def work(self, here: TagRecorder, there: TagRecorder) -> list[bytes]:
-        """Exchange messages of all kinds; return those of the tag that are sent."""
-        one, other = here.transport, there.transport
-        sent = [b"%d" % number * 500 for number in range(4)] + [LONG]
-        for each in sent:
-            self.request(lambda each=each: one.send(TAG, each))  # type: ignore[misc]
-            self.request(lambda each=each: one.send(9, each))  # type: ignore[misc]
-        memory = self.memory[there]
-        self.request(lambda: one.sendMany(TAG, [b"many"] * 3))
-        for number in range(3):
-            self.request(lambda: one.call(1, b"abc"), b"cba")
-            self.request(lambda: one.write(memory.name, b"written" * 100))
-            self.request(lambda: one.read(memory.name, 4, 4000), bytes(4))
-            try:
-                one.sendMessage(b"message%d" % number)
-            except ZeroDivisionError:
-                self.raised += 1
-        self.request(one.ready)
-        for each in sent[:3]:
-            self.request(lambda: other.receive(9), each)
-        return [*sent, *[b"many"] * 3]
+    def work(self, here: TagRecorder, there: TagRecorder, memory: SharedMemory) -> list[list[bytes]]:
+        """Make requests, the memory being that of the second end; return the messages that each end gets."""
+        raise NotImplementedError
 
-    def replaced(self, owner: Any, name: str, called: Callable[[], None], objects: list[Any]) -> Any:
-        """Call C{called} before a function, if its first argument is one of these objects."""
-        usual = getattr(owner, name)
+    def waitFor(self, condition: Callable[[], object], what: str, seconds: float = 30.0) -> None:
+        if not self.waitAnyway(condition, seconds):
+            self.wrong.append(what)
 
-        def replacement(*arguments: Any, **named: Any) -> Any:
-            if any(arguments[0] is each for each in objects):
-                called()
-            return usual(*arguments, **named)
+    def results(self, sent: list[list[bytes]]) -> list[str]:
+        """Wait for all requests, and check their results; return the texts of the failures."""
+        self.waitFor(lambda: all(each.called for each, _expected in self.requests), "requests hang")
+        texts = []
+        for number, (outcome, expected) in enumerate(self.requests):
+            found: list[Any] = []
+            outcome.addBoth(found.append)
+            if found and isinstance(found[0], Failure):
+                texts.append(str(found[0].value))
+                if not found[0].check(MessageFailed, CallFailed, ZeroDivisionError):
+                    self.wrong.append(f"failed with {found[0].value!r}")
+            elif found and found[0] != expected and not (self.raised and found[0] in sent[1]):
+                self.wrong.append(f"request {number} has a wrong result")
+        self.requests = []
+        return texts
 
-        return self.patch(owner, name, replacement)
-
-    def play(
-        self, functions: Iterable[tuple[Any, str]], called: Callable[[Any, str], None], end: int
-    ) -> list[str]:
-        """
-        Let two connections work and close, and return what is wrong.
-
-        @param called: called before each call of these functions of one end of the first one; may raise.
-        """
-        self.raised, self.escaped, wrong = 0, 0, list[str]()
-        self.requests: list[tuple[Deferred[Any], object]] = []
+    def play(self, *ends: int) -> list[str]:
+        """Let two connections work and close, of which the first one may fail; return what is wrong."""
+        self.raised, self.escaped, self.wrong = 0, 0, list[str]()
+        self.requests = []
         victims, bystanders = self.connected(), self.connected()
-        for each in (victims[1], bystanders[1]):
-            each.transport.answer(1, lambda data: data[::-1])
-            self.memory[each] = each.transport.share(5000)
-        objects = self.owned(victims[end])
-        patchers = [
-            self.replaced(owner, name, partial(called, owner, name), objects) for owner, name in functions
-        ]
-
-        def wait(condition: Callable[[], object], what: str, seconds: float = 30.0) -> None:
-            if not self.waitAnyway(condition, seconds):
-                wrong.append(what)
-
-        sent = self.work(*victims)
-        wait(lambda: all(each.called for each, _ in self.requests), "requests hang", 10)
+        memories = []
+        for _client, server in (victims, bystanders):
+            server.transport.answer(1, lambda data: data[::-1])
+            memories.append(server.transport.share(2 * len(LONG)))
+            memories[-1].view[: len(LONG)] = LONG
+        self.affected = [self.partsOf(victims[end]) for end in ends]
+        sent = self.work(*victims, memories[0])
+        texts = self.results(sent)
         for each in victims:
             if not each.lost:
                 try:
                     each.transport.loseConnection()
                 except ZeroDivisionError:
                     self.raised += 1
-        wait(lambda: all(each.lost for each in victims), "no connectionLost", 100)
-        texts = []
-        for number, (outcome, expected) in enumerate(self.requests):
-            found: list[Any] = []
-            outcome.addBoth(found.append)
-            if not found:
-                wrong.append(f"request {number} hangs")
-            elif isinstance(found[0], Failure):
-                texts.append(str(found[0].value))
-                if not found[0].check(MessageFailed, CallFailed, ZeroDivisionError):
-                    wrong.append(f"failed with {found[0].value!r}")
-            elif found[0] != expected and not (self.raised and found[0] in sent):
-                wrong.append(f"request {number} has a wrong result")
-        received = Counter(data for _tag, data in victims[1].tagged)
-        if received - Counter(sent):
-            wrong.append("messages were invented")
-        hasFailed = bool(texts) or self.raised
-        isClean = all(each.lost and each.ends == ["ConnectionDone"] for each in victims)
-        if not hasFailed and isClean and received != Counter(sent):
-            wrong.append("messages were lost silently")
-        messages = [each[0] if isinstance(each, tuple) else each for each in victims[1].messages]
-        if isClean and not self.raised and messages != [b"message0", b"message1", b"message2"]:
-            wrong.append(f"untagged messages were lost silently: {messages}")
-        self.requests = []
-        bystanders[1].tagged.clear()
-        sent = self.work(*bystanders)
-        wait(lambda: all(each.called for each, _ in self.requests), "the bystander hangs")
-        for outcome, expected in self.requests:
-            if self.successResultOf(outcome) != expected:
-                wrong.append("a bystander's request has a wrong result")
-        if Counter(data for _tag, data in bystanders[1].tagged) != Counter(sent):
-            wrong.append("messages of the bystander were lost")
-        for each in bystanders:
-            each.transport.loseConnection()
-        wait(lambda: all(each.lost for each in bystanders), "bystander not closed")
-        for patcher in patchers:
-            patcher.restore()
+        self.waitFor(lambda: all(each.lost for each in victims), "no connectionLost", 100.0)
+        received = [self.receivedBy(each) for each in victims]
+        if any(got - Counter(output) for got, output in zip(received, sent, strict=True)):
+            self.wrong.append("messages were invented")
+        isClean = all(each.ends == ["ConnectionDone"] for each in victims)
+        if isClean and not (texts or self.raised) and received != list(map(Counter, sent)):
+            self.wrong.append("messages were lost silently")
+        self.affected = []
+        sent = self.work(*bystanders, memories[1])
+        if self.results(sent) or [self.receivedBy(each) for each in bystanders] != list(map(Counter, sent)):
+            self.wrong.append("the bystander is affected")
+        bystanders[0].transport.loseConnection()
+        self.waitFor(lambda: all(each.lost for each in bystanders), "the bystander is not closed")
+        if [each.ends for each in bystanders] != [["ConnectionDone"]] * 2:
+            self.wrong.append("the bystander has not ended in order")
         self.flushLoggedErrors(MessageFailed)  # of requests that have raised
         logged = len(self.flushLoggedErrors(ZeroDivisionError)) + self.escaped
-        if logged > 1 or (len(patchers) == 1 and not (logged or hasFailed)):
-            wrong.append(f"it was logged {logged} times")
-        self.assertNothingLeft()
-        return wrong
+        if logged > 1 or (self.calls.hasRaised and not (logged or texts or self.raised)):
+            self.wrong.append(f"it was logged {logged} times")
+        try:
+            self.assertNothingLeft()
+        except self.failureException as error:
+            self.wrong.append(f"left: {error}")
+        return self.wrong
 
-    def playEach(self, end: int) -> None:
-        """Play once for each function that is called, and let its second call raise, or its only one."""
-        functions = [(owner, name) for owner in OWNERS for name in functionsOf(owner, TRIVIAL)]
-        counts: Counter[tuple[Any, str]] = Counter()
-        self.assertEqual(self.play(functions, lambda *function: counts.update([function]), end), [])
-        self.assertGreater(len(counts), len(functions) // 4)
-        for owner, name in counts:
-            calls, last = itertools.count(1), min(counts[owner, name], 2)
+    def receivedBy(self, end: TagRecorder) -> Counter[bytes]:
+        """Return the messages that an end has received; those without tags must be in order."""
+        untagged = [data for data, _immediate in end.messages]
+        if untagged != sorted(untagged):
+            self.wrong.append(f"messages are out of order: {untagged}")
+        return Counter([*untagged, *(data for _tag, data in end.tagged)])
 
-            def called(*_function: object, calls: Iterator[int] = calls, last: int = last) -> None:
-                if next(calls) == last:
-                    raise ZeroDivisionError("a test's")
+    def playEach(self, ends: tuple[int, ...], least: int) -> None:
+        """Play once for each call that is selected."""
+        self.calls.begin()
+        self.assertEqual(self.play(*ends), [])
+        self.assertGreater(len(self.calls.counts), least)
+        self.calls.counts = Counter({each: min(n, self.LATEST) for each, n in self.calls.counts.items()})
+        found = self.calls.findings(lambda: self.play(*ends), self.MOST, self.STRIDE)
+        self.assertEqual(found, {}, "\n".join(f"{key}: {value}" for key, value in found.items()))
 
-            self.assertEqual(self.play([(owner, name)], called, end), [], (owner.__name__, name))
+
+class ConnectionTests(InterruptionCase):
+    """The second call of each function, or its only one, while messages of all kinds are exchanged."""
+
+    LATEST, MOST = 2, 1
+    OWNERS = (
+        *(
+            BTLMessageTransport,
+            MessageTransport,
+            PeerConnection,
+            Outbox,
+            Inbox,
+            MessageFlow,
+            ConnectionMemory,
+        ),
+        *(ConnectionMemory, PendingRequests, Caller, Answerer),
+    )
+    TRIVIAL = ("ended", "connectionLost", "_call", "_end", "_contain", "_finish")
+
+    def work(self, here: TagRecorder, there: TagRecorder, memory: SharedMemory) -> list[list[bytes]]:
+        one, other = here.transport, there.transport
+        sent = [b"%d" % number * 500 for number in range(4)] + [LONG]
+        for each in sent:
+            self.request(lambda each=each: one.send(TAG, each))  # type: ignore[misc]
+            self.request(lambda each=each: one.send(9, each))  # type: ignore[misc]
+        self.request(lambda: one.sendMany(TAG, [b"many"] * 3))
+        untagged = [b"message%d" % number for number in range(3)]
+        for each in untagged:
+            self.request(lambda: one.call(1, b"abc"), b"cba")
+            self.request(lambda: one.write(memory.name, b"written" * 100, len(LONG)))
+            self.request(lambda: one.read(memory.name, 4, 4000), LONG[4000:4004])
+            try:
+                one.sendMessage(each)
+            except ZeroDivisionError:
+                self.raised += 1
+        self.request(one.ready)
+        for each in sent[:3]:
+            self.request(lambda: other.receive(9), each)
+        return [[], [*sent, *[b"many"] * 3, *untagged]]
 
     def test_client(self) -> None:
         """The end that makes the requests."""
-        self.playEach(0)
+        self.playEach((0,), 50)
 
     def test_server(self) -> None:
         """The end that answers them."""
-        self.playEach(1)
+        self.playEach((1,), 50)
 
+
+class RDMATests(InterruptionCase):
+    """What RDMA adds to a connection, while long messages, puts and reads use it."""
+
+    STRIDE = 5
+    OWNERS: tuple[Any, ...] = (
+        *(receivebuffers, RemoteReceiveBuffers, ReceiveBuffer, Regions),
+        *(ConnectionMemory, PeerConnection),
+    )
+    TRIVIAL = (
+        *("connectionLost", "_finish", "_contain", "close", "handleEvent", "eventsReported", "_call"),
+        *("_failAll", "_forget", "_segmentsArrived"),
+    )
+
+    def work(self, here: TagRecorder, there: TagRecorder, memory: SharedMemory) -> list[list[bytes]]:
+        """Send long messages in both directions, write into memory and read it."""
+        sent = [bytes([number]) + LONG for number in range(3)]
+        for data in sent:
+            for end in (here, there):
+                self.request(lambda end=end, data=data: end.transport.send(ORDERED, data))  # type: ignore[misc]
+            self.request(lambda: here.transport.write(memory.name, LONG, len(LONG)))
+            self.request(lambda: here.transport.read(memory.name, len(LONG), 0), LONG)
+        return [sent, sent]
+
+    def test_each(self) -> None:
+        """The first, second, and last call of each function."""
+        self.playEach((0, 1), 15)
+
+
+class StagingTests(RDMATests):
+    """A device that reads from registered memory."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        for host in self.hosts:
+            host.device.limits = replace(host.device.limits, maxInline=64)
+
+
+class CoreTests(RDMATests):
+    """The state of a peer."""
+
+    OWNERS = Module, Peer, SendWindow, ReceiveWindow, Assembly, Ordering
+    STRIDE = 9
+
+    def setUp(self) -> None:
+        if not (peerModule.__file__ or "").endswith(".py"):
+            raise SkipTest("compiled classes can't be patched")
+        super().setUp()
+
+
+class ExceptionTests(HostsCase):
     def test_unknownLoss(self) -> None:
         """If it is not known what the peer has received, the connection is lost; no number is invented."""
         skipIfCompiled()
