@@ -376,77 +376,6 @@ class SleepingTests(CompletionReaderTests):
         self.assertEqual(self.log, ["poll", "arm", "poll"])
         self.assertEqual(reactor.getDelayedCalls(), [])
 
-    def test_delayedFirst(self) -> None:
-        """
-        Calls that a handler has scheduled without a delay run before the next batch, as between two reads of
-        a socket: delayed calls of an iteration run before its descriptors are read.
-        """
-        reactor: Any = SteppedReactor()
-        reported: list[str] = []
-
-        def handle(batch: Sequence[Completion]) -> None:
-            reported.append("handled")
-            reactor.callLater(0, reported.append, "delayed")
-
-        channel = Channel([self.queue])
-        reader = CompletionReader(reactor, channel, [self.queue], handle)
-        reader.start()
-        self.queue.put(1)
-        reactor.turn()
-        self.queue.put(2)
-        reader.doRead()
-        for _ in range(3):
-            reactor.turn()
-        self.assertEqual(reported, ["handled", "delayed"] * 2)
-        self.assertEqual(reactor.getDelayedCalls(), [])
-
-    def test_delayedBeforeImmediateAnswer(self) -> None:
-        """So do they if the peer has answered while the handler ran, or while the queue was armed."""
-        reactor: Any = SteppedReactor()
-        reported: list[str] = []
-
-        def handle(batch: Sequence[Completion]) -> None:
-            reported.append("handled")
-            reactor.callLater(0, reported.append, "delayed")
-            if len(reported) < 5:
-                self.queue.put(1)
-
-        def armLate() -> None:
-            if reported == ["handled", "delayed"] * 3:
-                self.queue.put(1)
-
-        self.queue.arm = armLate
-        reader = CompletionReader(reactor, Channel([self.queue]), [self.queue], handle)
-        reader.start()
-        self.queue.put(1)
-        for _ in range(10):
-            reactor.turn()
-        self.assertEqual(reported, ["handled", "delayed"] * 4)
-
-    def test_delayedCallsPrecedeNextBatchOfBusyReaders(self) -> None:
-        reactor: Any = SteppedReactor()
-        reported: list[str] = []
-
-        def handle(batch: Sequence[Completion]) -> None:
-            reported.append("handled")
-            reactor.rightNow += 1
-            reactor.callLater(0, reported.append, "delayed")
-            reactor.rightNow += 1
-
-        busy: Any = LiveQueue([])
-        busy.endless = True
-        reader = CompletionReader(reactor, Channel([self.queue]), [self.queue], handle)
-        other = CompletionReader(reactor, Channel([busy]), [busy], self.handle)
-        for each in (reader, other):
-            each.start()
-        reactor.turn()
-        self.queue.put(1)
-        reader.doRead()
-        for _ in range(3):
-            self.queue.put(2)
-            reactor.turn()
-        self.assertEqual(reported[:6], ["handled", "delayed"] * 3)
-
     def test_raisingHandlerStopsReaderAndNotifiesOwnerOnce(self) -> None:
         def fail(batch: Sequence[Completion]) -> None:
             self.handle(batch)
@@ -485,20 +414,6 @@ class SleepingTests(CompletionReaderTests):
         self.reactor.advance(0)
         self.assertEqual(self.batches, [[1]])
         self.assertEqual(self.reactor.getReaders(), [reader])
-
-    def test_handlerIsNotCalledAfterStop(self) -> None:
-        self.queue.put(*range(200))
-
-        def handleAndStop(batch: Sequence[Completion]) -> None:
-            self.handle(batch)
-            reader.stop()
-
-        reader = CompletionReader(self.reactor, self.channel, [self.queue], handleAndStop)
-        reader.start()
-        self.reactor.advance(0)
-        self.reactor.advance(0)
-        self.assertEqual(len(self.batches), 1)
-        self.assertEqual(self.reactor.getDelayedCalls(), [])
 
 
 class SteppedReactor(MemoryReactorClock):
