@@ -5,31 +5,13 @@ Tests for atomic operations in L{txrdma.soft.rc._requester} and L{txrdma.soft.rc
 from __future__ import annotations
 
 import sys
-from collections import deque
 from typing import Any
-
-from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.iba.headers import AETH, AETHKind, AtomicAckETH, AtomicETH, NAKCode, Opcode
 from txrdma.iba.types import LKey, RKey
-from txrdma.iba.verbs import (
-    Access,
-    AsyncEventKind,
-    Operation,
-    SendRequest,
-    Status,
-)
+from txrdma.iba.verbs import Access, AsyncEventKind, Operation, Status
 from txrdma.soft.rc._packets import Failed, Incoming, Outgoing
-from txrdma.test.support.soft.cores import (
-    ack,
-    arrived,
-    atomicETH,
-    completions,
-    incoming,
-    Memory,
-    requester,
-    responder,
-)
+from txrdma.test.support.soft.cores import ack, atomicETH, completions, incoming
 from txrdma.test.unit.soft.test_requester import MTU, PSN, psns, RequesterCase
 from txrdma.test.unit.soft.test_responder import PSN as THERE
 from txrdma.test.unit.soft.test_responder import ResponderCase, RIGHTS
@@ -288,42 +270,3 @@ class ExecutionTests(ResponderCase):
         self.assertEqual(self.originals(*requests), answers)
         self.responder.retune(ATOMIC, 1, 12)
         self.assertEqual(self.originals(*requests), answers[-1:])
-
-
-class PairTests(SynchronousTestCase):
-    """A requester and a responder connected to each other."""
-
-    def setUp(self) -> None:
-        self.here, self.there = Memory(), Memory()
-        self.there.put(0, native(0))
-        self.requester = requester(self.here, psn=PSN)
-        self.responder = responder(self.there, deque(), psn=PSN, access=ATOMIC, maxDestRDAtomic=4)
-
-    def test_lostAnswersExecuteOnceInOrder(self) -> None:
-        for lost in range(16):
-            with self.subTest(lost=f"{lost:04b}"):
-                self.setUp()
-                requests = [
-                    SendRequest(
-                        number,
-                        Operation.FETCH_AND_ADD,
-                        [self.here.segment(8 * number, 8)],
-                        remoteAddress=self.there.region.address,
-                        rkey=self.there.region.rkey,
-                        operand=10**number,
-                    )
-                    for number in range(4)
-                ]
-                self.requester.post(requests, 0.0)
-                now = 0.0
-                for turn in range(5):
-                    for run in self.requester.outgoing(now):
-                        self.responder.received(arrived(run), now)
-                    for number, run in enumerate(self.responder.outgoing(now)):
-                        if turn or not lost >> number & 1:
-                            self.requester.received(arrived(run), now)
-                    now = self.requester.deadline() or now
-                    self.requester.expired(now)
-                self.assertEqual(self.there.get(0, 8), native(1111))
-                results = [int.from_bytes(self.here.get(8 * n, 8), sys.byteorder) for n in range(4)]
-                self.assertEqual(results, [0, 1, 11, 111])

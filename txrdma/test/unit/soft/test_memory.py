@@ -54,23 +54,6 @@ class KeyTests(SynchronousTestCase):
             else:
                 self.assertRaises(ProtectionError, attempt)
 
-    def test_allRequiredRightsMustBeGranted(self) -> None:
-        reading = self.allocate(access=Access.REMOTE_READ)
-        both = Access.REMOTE_READ | Access.REMOTE_WRITE
-        for need, region, allowed in (
-            (Access.REMOTE_READ, reading, True),
-            (Access.REMOTE_WRITE, reading, False),
-            (both, reading, False),
-            (both, self.allocate(), True),
-        ):
-            attempt = (self.domain, region.rkey, region.address, 1, need)
-            if allowed:
-                self.keys.remote(*attempt)
-            else:
-                self.assertRaises(ProtectionError, self.keys.remote, *attempt)
-        self.keys.local(self.domain, reading.segment(), write=False)
-        self.assertRaises(ProtectionError, self.keys.local, self.domain, reading.segment(), True)
-
     def test_unknownRightsAreRefused(self) -> None:
         wrong: tuple[Any, ...] = (16, 1 << 10, -1)
         for access in wrong:

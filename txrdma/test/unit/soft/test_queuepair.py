@@ -332,39 +332,6 @@ class QueuePairTests(SynchronousTestCase):
         self.assertEqual((self.flushed(self.sends), self.host.events), ([1], []))
         self.assertEqual(queuePair.query().state, ERR)
 
-    def test_failedDatagramLeadsToSQE(self) -> None:
-        queuePair = self.make(UD)
-        queuePair.postReceive([ReceiveRequest(10)])
-        handle = AddressVector(GID.fromIP("192.0.2.1"))
-        host = self
-
-        class Handle:
-            address, domain = handle, queuePair.domain
-
-        def datagram(identifier: int) -> SendRequest:
-            request: Any = SendRequest(identifier, Operation.SEND)
-            request.address = Handle()
-            return request  # type: ignore[no-any-return]  # Any, because the handle is a stub
-
-        def spoil(requests: Sequence[SendRequest]) -> None:
-            status = Status.LOC_LEN_ERR
-            # a route flushes what was posted together with a failing request, and later ones
-            for request in requests:
-                queuePair.retired(1)
-                queuePair.sendCompleted(Completion(request.identifier, status, CompletionOpcode.SEND, QPN(9)))
-                status = Status.WR_FLUSH_ERR
-
-        host.route().post = spoil  # type: ignore[method-assign]  # this route fails
-        queuePair.postSend([datagram(1), datagram(2)])
-        queuePair.postSend([datagram(3)])
-        self.assertEqual(queuePair.state, SQE)
-        completions = self.sends.poll(10)
-        self.assertEqual([c.identifier for c in completions], [1, 2, 3])
-        self.assertEqual([c.status for c in completions], [Status.LOC_LEN_ERR] + [Status.WR_FLUSH_ERR] * 2)
-        self.assertEqual(len(queuePair.receives), 1)
-        queuePair.modify(QPAttributes(state=RTS))
-        self.assertEqual(queuePair.state, RTS)
-
     def test_missingRouteLeavesINIT(self) -> None:
         self.host.route = None
         queuePair = self.make(upTo=INIT)

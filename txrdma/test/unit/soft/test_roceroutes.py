@@ -1,5 +1,5 @@
 """
-Tests for L{txrdma.soft.rc.routes} and L{txrdma.soft.rc.roce}: ports that are down, shared receives, events.
+Tests for L{txrdma.soft.rc.routes} and L{txrdma.soft.rc.roce}: ports that are down, and events.
 """
 
 from __future__ import annotations
@@ -7,42 +7,15 @@ from __future__ import annotations
 from typing import Any
 
 from txrdma.iba.headers import BTH, Opcode
-from txrdma.iba.roce import RoCEPacket, UDPFlow
+from txrdma.iba.roce import UDPFlow
 from txrdma.iba.types import DEFAULT_PKEY
-from txrdma.iba.verbs import (
-    AsyncEventKind,
-    Capacity,
-    Operation,
-    QPAttributes,
-    QPKind,
-    QPState,
-    ReceiveRequest,
-    Status,
-)
-from txrdma.interfaces import ISharedReceiveQueue
+from txrdma.iba.verbs import AsyncEventKind, Operation, QPAttributes, QPState, Status
 from txrdma.sim.network import Faults
 from txrdma.test.support.soft.cores import reth
 from txrdma.test.support.soft.pairs import connected, datagramEnds, End, INIT, QKEY, RTR
 from txrdma.test.unit.soft.test_roce import ALICE, BOB, NetworkCase, portOf
 
 ESTABLISHED = AsyncEventKind.COMMUNICATION_ESTABLISHED
-
-
-class SharedEnd(End):
-    """An end whose queue pairs share receives."""
-
-    def __init__(self, *args: Any, **more: Any) -> None:
-        super().__init__(*args, **more)
-        self.shared: ISharedReceiveQueue = self.domain.createSharedReceiveQueue(64, 4)
-        self.renew(self.qp.kind)
-
-    def renew(self, kind: QPKind = QPKind.RC) -> None:
-        """Create another queue pair of the same kind."""
-        capacity = Capacity(256, 0, 4, 4, 4096)
-        self.qp = self.domain.createQueuePair(kind, self.queue, self.queue, capacity, self.shared)
-
-    def share(self, identifier: int, offset: int, length: int) -> None:
-        self.shared.postReceive([ReceiveRequest(identifier, [self.segment(offset, length)])])
 
 
 class PortTests(NetworkCase):
@@ -99,47 +72,6 @@ class EstablishedTests(NetworkCase):
         bob.receive(1, 0, 10)
         self.run_()
         self.assertEqual(self.kinds(bob), [ESTABLISHED])
-
-
-class SharedReceiveTests(NetworkCase):
-    """Queue pairs with a shared receive queue (IBA 10.2.9)."""
-
-    def setUp(self) -> None:
-        super().setUp()
-        self.bob = SharedEnd(self.other)
-        self.alice = End(self.one)
-        self.join(self.alice, self.bob)
-
-    def join(self, alice: End, bob: End, **changes: Any) -> None:
-        alice.join(bob, **changes)
-        bob.join(alice)
-
-    def test_failureFlushesOnlyBegunReceive(self) -> None:
-        for number in range(3):
-            self.bob.share(number, 4000 * number, 4000)
-
-        def isLast(packet: RoCEPacket) -> bool:
-            return packet.bth.opcode is Opcode.RC_SEND_LAST
-
-        self.network.drop(isLast, times=100)
-        self.alice.post(1, Operation.SEND, [self.alice.segment(0, 3000)])
-        self.run_(0.01)
-        first = self.bob.qp
-        first.modify(QPAttributes(state=QPState.ERR))
-        self.run_(0.01)
-        [completion] = self.bob.poll()
-        self.assertEqual(
-            (completion.identifier, completion.status, completion.qpn), (0, Status.WR_FLUSH_ERR, first.number)
-        )
-        self.assertEqual([event.kind for event in self.bob.events], [AsyncEventKind.QP_LAST_WQE_REACHED])
-        self.network._filters.clear()
-        self.alice = End(self.one)
-        self.bob.renew()
-        self.join(self.alice, self.bob)
-        for number in range(2):
-            self.alice.post(number, Operation.SEND, inline=[b"next"])
-        self.run_()
-        self.assertEqual(self.statuses(self.bob), [(1, Status.SUCCESS), (2, Status.SUCCESS)])
 
 
 class RouteTests(NetworkCase):
