@@ -1,7 +1,4 @@
-"""
-Connections between two hosts by IPv6: see L{txrdma.test.support.cm.linklocal} and
-L{txrdma.test.support.streams.linklocal}.
-"""
+"""Connections between two hosts by IPv6: see L{txrdma.test.support.cm.linklocal}."""
 
 from __future__ import annotations
 
@@ -16,35 +13,20 @@ class IPv6Tests(SynchronousTestCase):
     slowBecause = "six processes start"
     skip = None if unshared() else "veth pairs in a network namespace are wanted"
 
-    def test_messages(self) -> None:
+    def test_all(self) -> None:
         """
         C{rping}'s clients reach a server by a global address, and by a link-local one with a zone; so do
-        clients of C{rdma:} and C{sidr:}. Without a zone they need a source address with one.
+        clients of C{rdma:} and C{sidr:}. Without a zone they need a source address with one. All streams take
+        and return link-local addresses as C{tcp:} does, which fails without a zone; C{smc:} uses a device
+        that is named.
         """
         ran = runAlone("txrdma.test.support.cm.linklocal", seconds=200)
         found = [line[:21] if line.startswith("ping") else line for line in ran.stdout.splitlines()]
         expected = ["ping data: rdma-ping-"] * 2 + ["listening fe80::1%a0"] * 2
         expected += ["rdma fe80::1%b0 fe80::2%a0"] * 3 + ["rdma InvalidRequest"]
         expected += ["sidr fe80::1 fe80::2"] * 3 + ["sidr InvalidRequest"]
-        self.assertEqual(found, expected)
-
-    def test_streams(self) -> None:
-        """
-        All streams take and return link-local addresses as C{tcp:} does, which fails without a zone; C{smc:}
-        uses a device that is named.
-        """
-        ran = runAlone("txrdma.test.support.streams.linklocal", seconds=200)
         answer = "fe80::2%b0 b0 fe80::1%b0 b0, fe80::1%a0 a0 fe80::2%a0 a0"
-        answers = {
-            "tcp": [answer],
-            "rsocket": [answer],
-            "btl": [answer],
-            "smc": [f"{answer}, NOSMCDEV", answer],
-        }
-        expected = [
-            f"{prefix} {outcome}"
-            for prefix, found in answers.items()
-            for each in found
-            for outcome in (each, "ConnectError")
-        ]
-        self.assertEqual(ran.stdout.splitlines(), expected)
+        for stream in (f"tcp {answer}", f"rsocket {answer}", f"btl {answer}", f"smc {answer}, NOSMCDEV",
+                       f"smc {answer}"):  # fmt: skip
+            expected += [stream, f"{stream.partition(' ')[0]} ConnectError"]
+        self.assertEqual(found, expected)
