@@ -244,27 +244,6 @@ class EndTests(EndsTestCase):
         transport.registerProducer(late, True)
         self.assertTrue(late.isStopped)
 
-    async def test_idleProducerDoesNotPreventClose(self) -> None:
-        """As over TCP, a connection closes while a push producer is registered that has nothing to write."""
-        one, other = await self.pair()
-        producer = ProducerRecorder()
-        one.transport.registerProducer(producer, True)
-        one.transport.write(b"last words")
-        one.transport.loseConnection()
-        await gatherResults([one.lost, other.lost])
-        one.reason.trap(ConnectionDone)
-        other.reason.trap(ConnectionDone)
-        self.assertEqual((producer.calls, other.received), (["stop"], b"last words"))
-
-    async def test_idleProducerDoesNotPreventHalfClose(self) -> None:
-        """As over TCP, the write side closes while an idle push producer is registered."""
-        one, other = await self.pair(client=HalfCloseRecorder)
-        one.transport.registerProducer(ProducerRecorder(), True)
-        one.transport.loseWriteConnection()
-        await other.lost  # its protocol does not support half-closed connections
-        other.reason.trap(ConnectionDone)
-        await one.writeEnded
-
     async def test_callAfterDelayedCalls(self) -> None:
         """Delayed calls are made first, so that producers can write before a close that waits for them."""
         one, _other = await self.pair()
@@ -345,18 +324,6 @@ class EndTests(EndsTestCase):
         one.transport.abortConnection()
         await gatherResults([one.lost, other.lost])
         await waitUntil(reactor, lambda: not any(group.flows for group in groups.everyGroup()))
-
-    async def test_protocolThatRaisesIsLostInOrderForPeer(self) -> None:
-        class Broken(Recorder):
-            def dataReceived(self, data: bytes) -> None:
-                raise ZeroDivisionError(data)
-
-        one, other = await self.pair(Broken)
-        one.transport.write(b"x")
-        await gatherResults([one.lost, other.lost])
-        other.reason.trap(ZeroDivisionError)
-        one.reason.trap(ConnectionDone)
-        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
 
     async def test_exceptionInConnectionMadeKeepsConnectionAsTCP(self) -> None:
         for serverKeys, clientScheme, mode in (

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from twisted.internet.defer import Deferred, gatherResults
-from twisted.internet.error import ConnectionDone
 from twisted.internet.task import deferLater
 
 from txrdma.smc.group import groups
@@ -115,24 +114,6 @@ class TwoProcessesTests(EndsTestCase):
             end.transport.write(b" again")
         for end in ends:
             self.assertEqual(await end.receiving(11), b"hello again")
-
-    async def test_killed(self) -> None:
-        """A killed server loses all its connections immediately, as over TCP; a new one serves."""
-        process, port = await self.start()
-        ends = [await self.connect(f"smc:127.0.0.1:{port}:fallback=no") for _ in range(3)]
-        for end in ends:
-            end.transport.write(b"x")
-            await end.receiving(1)
-        begun = unqueuedSeconds()
-        process.transport.signalProcess("KILL")
-        for end in ends:
-            await end.lost
-            end.reason.trap(ConnectionDone)
-        self.assertLess(unqueuedSeconds() - begun, 1.5)
-        _, port = await self.start()
-        again = await self.connect(f"smc:127.0.0.1:{port}:fallback=no")
-        again.transport.write(b"hello")
-        self.assertEqual(await again.receiving(5), b"hello")
 
     async def test_silent(self) -> None:
         """A server that does not answer costs its timeout once, and serves accepted connections over TCP."""
