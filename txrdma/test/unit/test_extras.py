@@ -13,6 +13,8 @@ class ExtraTests(SynchronousTestCase):
     def test_missing(self) -> None:
         """Without its extra, a module names the command that installs it."""
         for module, package, extra in (
+            ("txrdma.btl.dask", "dask", "dask"),
+            ("txrdma.btl.torch", "torch", "torch"),
             ("txrdma.metrics", "prometheus_client", "prometheus"),
             ("txrdma.telemetry", "opentelemetry.metrics", "opentelemetry"),
         ):
