@@ -9,7 +9,7 @@ import itertools
 import mmap
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -25,7 +25,7 @@ from txrdma.btl.groups.members import Member, Members
 from txrdma.btl.groups.reductions import Elements
 from txrdma.btl.groups.sharing import GroupMemory
 from txrdma.test.support.btl.hosts import HostsCase
-from txrdma.test.support.interruptions import functionsOf
+from txrdma.test.support.interruptions import Interruptions
 
 SIZE = 3
 
@@ -40,6 +40,11 @@ MESSAGES: tuple[Any, ...] = (Group, Members, Member, Elements, _Running, _algori
 
 SHARED: tuple[Any, ...] = (Group, Members, GroupMemory, Slots, SharedAlgorithms, _Running)
 """What a group with shared memory consists of."""
+
+OWNED = Group, Members, Member, GroupMemory, Slots, SharedAlgorithms
+
+LEAST = 30
+"""A number of functions that are called."""
 
 Work = list[tuple[Deferred[Any], Any]]
 """Deferreds of operations, with the expected results."""
@@ -65,6 +70,7 @@ class InterruptionTests(HostsCase):
         self.hosts.append(self.host("10.0.1.3"))
         self.raised = 0  # exceptions that an operation has raised when it was called
         self.isArmed = False
+        self.objects: list[object] = []
 
     def group(self, isShared: bool) -> list[Group]:
         """Return the members of a new group."""
@@ -127,34 +133,20 @@ class InterruptionTests(HostsCase):
             self.raised += 1
             return group.close()
 
-    def replace(self, owner: Any, name: str, called: Callable[[], None], objects: list[object]) -> Any:
+    def isAffected(self, first: object = None, *_others: object) -> bool:
         """
-        Call C{called} before a function, if its first argument is one of these objects, or for functions that
-        belong to no group, if an operation of the first group is called.
+        Return whether a function is called for one of the objects of the victim, or one that belongs to no
+        group while an operation of the first group is called.
         """
-        usual, isOwned = getattr(owner, name), owner not in (Elements, _Running, _algorithms)
+        isOwned = isinstance(first, OWNED)
+        return any(first is each for each in self.objects) if isOwned else self.isArmed
 
-        def replacement(*arguments: Any, **named: Any) -> Any:
-            if any(arguments[0] is each for each in objects) if isOwned else self.isArmed:
-                called()
-            return usual(*arguments, **named)
-
-        return self.patch(owner, name, replacement)
-
-    def play(
-        self, isShared: bool, functions: Iterable[tuple[Any, str]], called: Callable[[Any, str], None]
-    ) -> None:
-        """
-        Let two groups work and close; the operations of the first one may fail.
-
-        @param called: called before each call of these functions, with owner and name, and may raise.
-        """
+    def play(self, isShared: bool) -> None:
+        """Let two groups work and close; the operations of the first one may fail."""
         self.raised = 0
+        self.objects = []
         victims, bystanders = self.group(isShared), self.group(isShared)
-        objects = self.owned(victims[VICTIM])
-        patchers = [
-            self.replace(owner, name, partial(called, owner, name), objects) for owner, name in functions
-        ]
+        self.objects = self.owned(victims[VICTIM])
         self.isArmed = True
         work = self.work(victims)
         self.wait(lambda: all(each.called for each, _expected in work))
@@ -172,33 +164,24 @@ class InterruptionTests(HostsCase):
         for groups in (victims, bystanders):
             closed = list(map(self.leave, groups))
             self.wait(lambda closed=closed: all(each.called for each in closed))  # type: ignore[misc]
-        for patcher in patchers:
-            patcher.restore()
         self.assertNothingLeft()
         self.reasons = reasons
 
     def playEach(self, isShared: bool, owners: Iterable[Any]) -> None:
         """Play once for each function that is called, and let it raise, the second time if there is one."""
-        functions = [(owner, name) for owner in owners for name in functionsOf(owner, TRIVIAL)]
-        counts: Counter[tuple[Any, str]] = Counter()
-        self.play(isShared, functions, lambda *function: counts.update([function]))
-        self.assertGreater(len(counts), len(functions) // 3)
+        self.calls = Interruptions(self.patch, owners, self.isAffected, TRIVIAL)
+        self.play(isShared)
+        counts = Counter({each: min(count, 2) for each, count in self.calls.counts.items()})
+        self.assertGreater(len(counts), LEAST)
+        self.calls.counts = counts
         wrong = list[tuple[str, int]]()
-        for owner, name in functions:
-            calls = itertools.count(1)
-            last = min(counts[owner, name], 2)
-
-            def called(*_function: object, calls: Iterator[int] = calls, last: int = last) -> None:
-                if next(calls) == last:
-                    raise ZeroDivisionError("a test's")
-
-            if counts[owner, name]:
-                self.play(isShared, [(owner, name)], called)
-                logged = len(self.flushLoggedErrors(ZeroDivisionError))
-                reported = self.raised or any("a test's" in each for each in self.reasons)
-                if logged > 1 or not (logged or reported):
-                    wrong.append((name, logged))
-                self.flushLoggedErrors(GroupFailed)  # of an operation that has raised when it was called
+        for (_owner, name), _number in self.calls.each(1):
+            self.play(isShared)
+            logged = len(self.flushLoggedErrors(ZeroDivisionError))
+            reported = self.raised or any("is interrupted" in each for each in self.reasons)
+            if logged > 1 or not (logged or reported):
+                wrong.append((name, logged))
+            self.flushLoggedErrors(GroupFailed)  # of an operation that has raised when it was called
         self.assertEqual(wrong, [])
 
     def test_messages(self) -> None:
