@@ -98,18 +98,6 @@ class SharedMemoryTests(StreamContract, SocketCase):
         error = await self.assertFailure(again, CannotListenError)
         self.assertIn(f"on soft:{self.address}", str(error))
 
-    async def test_writesToTheGone(self) -> None:
-        """A paused protocol is not notified of its peer's end, and loses the connection when it writes."""
-        client, server = await self.both()
-        client.transport.pauseProducing()
-        server.transport.loseConnection()
-        await server.lost
-        await deferLater(reactor, 0.05)
-        self.assertFalse(client.lost.called)
-        client.transport.write(b"hello?")
-        await client.lost
-        self.assertIs(client.reason.type, ConnectionLost)
-
     async def test_abortedWhilePaused(self) -> None:
         """Data that arrived before the peer's abort can be read afterwards."""
         client, server = await self.both()
@@ -151,27 +139,6 @@ class SharedMemoryTests(StreamContract, SocketCase):
             client.transport.loseConnection()
         for each in (*clients, *factory.protocols):
             await each.lost
-
-    async def test_tls(self) -> None:
-        """startTLS works during a connection."""
-        try:
-            from twisted.internet import ssl
-        except ImportError as error:
-            raise self.skipTest(str(error)) from None
-        from txrdma.testing.streams.certificate import makeCertificate
-
-        options = ssl.PrivateCertificate.loadPEM(makeCertificate()).options()
-        client, server = await self.both(server=Echo)
-        client.transport.write(b"plain")
-        await client.receiving(5)
-        server.transport.startTLS(options)
-        client.transport.startTLS(ssl.CertificateOptions())
-        client.transport.write(bytes(300_000))
-        self.assertEqual(len(await client.receiving(300_005)), 300_005)
-        client.transport.loseConnection()
-        await client.lost
-        await server.lost
-        self.assertIs(server.reason.type, ConnectionDone)
 
 
 class RoCETests(SharedMemoryTests):
