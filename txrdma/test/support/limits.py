@@ -363,7 +363,7 @@ LIMITS: Final = (
           "unit.monitor.test_collecting.CollectorTests.test_mostBytes"),
     Limit("monitor", "wrong passwords for a name from an address", "txrdma.kit.webaccess.MOST_GUESSES",
           "No password is compared for a while.",
-          "unit.monitor.test_access.AccessTests.test_forgotten"),
+          "unit.monitor.test_access.HashTests.test_parallel"),
     Limit("monitor", "names and addresses with wrong passwords", "txrdma.kit.webaccess.MOST_GUESSERS",
           "The oldest is forgotten.",
           "unit.monitor.test_access.AccessTests.test_manyGuessers"),

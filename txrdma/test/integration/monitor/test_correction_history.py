@@ -38,9 +38,7 @@ class CorrectionHistoryTests(TestCase):
     timeout = 60
 
     async def test_history(self) -> None:
-        """
-        Blocks and symbols have a history in the REST interface, and the page of a port has charts for it.
-        """
+        """Blocks and symbols have a history in REST, and the page of a port has charts for it."""
         self.patch(BatchWriter, "batchSeconds", 0.1)
         fabric = SimulatedFabric(reactor, fatTree(4, 4))
         self.addCleanup(fabric.close)

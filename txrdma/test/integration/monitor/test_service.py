@@ -129,12 +129,16 @@ class StartTests(SynchronousTestCase):
         self.assertIn("another process", self.refused(text))
         HistoryStore(path, lease=leaseOf(path)).close()
 
-    def test_withoutSnappy(self) -> None:
-        """Without cramjam, remote write is refused with the name of the extra."""
+    def test_withoutPackages(self) -> None:
+        """Settings that need missing packages are refused with the name of the extra."""
         self.patch(duty, "find_spec", lambda name: None)
-        engine = f'remote-write = {{url = "http://127.0.0.1:1/", spill = "{self.mktemp()}"}}'
-        output = self.refused(f'port = "sim:fattree:4"\nweb.listen = ""\n{engine}')
-        self.assertIn("pip install 'txrdma[remote-write]'", output)
+        for extra, text in (
+            ("remote-write", f'remote-write = {{url = "http://127.0.0.1:1/", spill = "{self.mktemp()}"}}'),
+            ("tls", 'alerts.webhooks.chat.url = "https://chat.example.org/hook"'),
+            ("tls", "[alerts.mail]\nhost = 'm'\nfrom = 'a@b'\nto = ['a@b']\nuser = 'me'"),
+        ):
+            output = self.refused(f'port = "sim:fattree:4"\nweb.listen = ""\n{text}')
+            self.assertIn(f"pip install 'txrdma[{extra}]'", output)
 
     def test_withoutHistory(self) -> None:
         """A monitor starts without its database and attaches later; only history is unavailable meanwhile."""
@@ -177,15 +181,6 @@ class StartTests(SynchronousTestCase):
         for listen in ("ssl:0:privateKey=/nowhere:certKey=/nowhere", "unix:/run/m:mode=loud"):
             text = f'port = "sim:fattree:4"\nweb.tokens = "{token}"\nweb.listen = "{listen}"'
             self.assertIn(f"web.listen {listen!r}: ", self.refused(text))
-
-    def test_withoutTLS(self) -> None:
-        """Without the TLS packages, settings that need them are reported."""
-        self.patch(duty, "find_spec", lambda name: None)
-        hook = 'alerts.webhooks.chat.url = "https://chat.example.org/hook"'
-        mail = "[alerts.mail]\nhost = 'm'\nfrom = 'a@b'\nto = ['a@b']\nuser = 'me'"
-        for text in (hook, mail):
-            output = self.refused(f'port = "sim:fattree:4"\nweb.listen = ""\n{text}')
-            self.assertIn("pip install 'txrdma[tls]'", output)
 
     def test_taken(self) -> None:
         """A port in use ends C{twistd} and the command with a message."""

@@ -117,10 +117,7 @@ class SyslogTests(TestCase):
             await channel.send(alertsOf("leaf 1"))
 
     async def test_tls(self) -> None:
-        """
-        Over TLS, the daemon needs a certificate for its name of an authority that the configuration names; it
-        may require one of the monitor. Else nothing is sent, and the alerts wait.
-        """
+        """With TLS, alerts wait until both ends have the certificates that the other one requires."""
         if find_spec("OpenSSL") is None:
             raise SkipTest("pyOpenSSL is not installed")
         from twisted.internet.ssl import Certificate, PrivateCertificate

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import atexit
 import json
 import shutil
-import subprocess
-import tempfile
-from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
-from txrdma.test.support.monitor.prometheus import freeAddress, PATIENCE_SECONDS, startServer
+from txrdma.test.support.monitor.prometheus import MonitoringServer, PATIENCE_SECONDS
 
 _PROGRAM = "prometheus-alertmanager"
 _CONFIG = "route: {receiver: nobody}\nreceivers: [{name: nobody}]\n"
@@ -22,46 +18,26 @@ def why() -> str:
     return "" if shutil.which(_PROGRAM) else f"Alertmanager is not here: apt-get install {_PROGRAM}"
 
 
-class Alertmanager:
+class Alertmanager(MonitoringServer):
     """
-    An Alertmanager, which ends with this process at the latest.
+    An Alertmanager.
 
-    @ivar url: URL to post alerts to.
+    @ivar alertsURL: URL to post alerts to.
     """
 
     def __init__(self) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="txrdma-alertmanager-"))
-        address = freeAddress()
-        self._base = f"http://{address}"
-        self.url = f"{self._base}/api/v2/alerts"
+        super().__init__("alertmanager")
+        self.alertsURL = f"{self.url}/api/v2/alerts"
         config = self._folder / "alertmanager.yml"
         config.write_text(_CONFIG)
         self._words = [
             *(_PROGRAM, f"--config.file={config}", f"--storage.path={self._folder / 'data'}"),
-            *(f"--web.listen-address={address}", "--cluster.listen-address=", "--log.level=error"),
+            *(f"--web.listen-address={self._address}", "--cluster.listen-address=", "--log.level=error"),
         ]
-        self._process: subprocess.Popen[bytes] | None = None
-        atexit.register(self.close)
         self.start()
-
-    def start(self) -> None:
-        """Start the server, and wait until it is ready."""
-        self._process = startServer(self._words, self._base, subprocess.DEVNULL)
-
-    def kill(self) -> None:
-        """Kill the server, and wait until its process has ended. Idempotent."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
 
     def alerts(self) -> list[dict[str, Any]]:
         """Return the alerts that are firing."""
-        with urlopen(self.url, timeout=PATIENCE_SECONDS) as response:
+        with urlopen(self.alertsURL, timeout=PATIENCE_SECONDS) as response:
             found: list[dict[str, Any]] = json.load(response)
             return found
-
-    def close(self) -> None:
-        """Kill the server, and remove its files. Idempotent."""
-        self.kill()
-        shutil.rmtree(self._folder, ignore_errors=True)

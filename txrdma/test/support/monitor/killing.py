@@ -50,10 +50,7 @@ log = '{log}'
 
 
 def isCut(host: int, number: int, kills: int) -> bool:
-    """
-    Return whether a host is disconnected before the process with this number; each host is, for half of the
-    numbers.
-    """
+    """Return whether a host is disconnected before the process with this number: for half of the numbers."""
     first = (host - 1) * kills // (2 * HOSTS)
     return first < number <= first + kills // 2
 
@@ -76,10 +73,7 @@ def watch(history: str, log: str, kills: int, number: int, longest: float) -> No
             (fabric.cut if isCut(host, at, kills) else fabric.heal)(f"h{host:05}", 1)
 
     def changeSeen(at: int) -> None:
-        """
-        Change the fabric after the monitor's first sweep, because it does not report hosts that it has never
-        seen.
-        """
+        """Change the fabric after the first sweep: unknown hosts are not reported as missing."""
         if service.poller.fabric is None:
             reactor.callLater(0.02, changeSeen, at)
         else:

@@ -1,6 +1,4 @@
-"""
-A PostgreSQL server for tests, in a temporary folder, without a port or password; it ends with the process.
-"""
+"""A PostgreSQL server for tests, without a port or password, that ends with the process."""
 
 from __future__ import annotations
 
@@ -22,10 +20,7 @@ _numbers = count(1)
 
 
 def programs() -> Path | None:
-    """
-    Return the folder of the server's programs: the newest of Debian's, or that in PATH; None if there is
-    none.
-    """
+    """Return the folder of the server's programs, the newest of Debian's or that in PATH, or None."""
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"), key=lambda path: float(path.parts[-3]))
     inPath = shutil.which("postgres")
     if found:

@@ -1,6 +1,4 @@
-"""
-A Prometheus server for tests on loopback, which receives samples by remote write, with a temporary folder.
-"""
+"""A Prometheus server for tests on loopback, which receives samples by remote write."""
 
 from __future__ import annotations
 
@@ -13,7 +11,6 @@ import subprocess
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 from urllib.error import URLError
 from urllib.request import urlopen
 
@@ -50,65 +47,74 @@ def freeAddress() -> str:
         return f"{host}:{taken.getsockname()[1]}"
 
 
-def startServer(words: list[str], url: str, output: Any) -> subprocess.Popen[bytes]:
-    """Start a server of the Prometheus project, and wait until it is ready."""
-    process = subprocess.Popen(words, stdout=output, stderr=output)
-    end = time.monotonic() + PATIENCE_SECONDS
-    while True:
-        try:
-            urlopen(f"{url}/-/ready", timeout=1.0).close()
-            return process
-        except (URLError, OSError):
-            if time.monotonic() > end or process.poll() is not None:
-                process.kill()
-                process.wait()
-                raise
-            time.sleep(0.05)
-
-
-class Prometheus:
+class MonitoringServer:
     """
-    A server, which ends with this process at the latest.
+    A server of the Prometheus project with a temporary folder, which ends with this process at the latest.
 
     @ivar url: its URL.
     """
+
+    _words: list[str]
+
+    def __init__(self, name: str) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix=f"txrdma-{name}-"))
+        self._address = freeAddress()
+        self.url = f"http://{self._address}"
+        self._log = (self._folder / "log").open("wb")
+        self.process: subprocess.Popen[bytes] | None = None
+        atexit.register(self.close)
+
+    def start(self) -> None:
+        """Start the server, and wait until it is ready."""
+        self.process = subprocess.Popen(self._words, stdout=self._log, stderr=self._log)
+        end = time.monotonic() + PATIENCE_SECONDS
+        while True:
+            try:
+                urlopen(f"{self.url}/-/ready", timeout=1.0).close()
+                return
+            except (URLError, OSError):
+                if time.monotonic() > end or self.process.poll() is not None:
+                    self.kill()
+                    raise
+                time.sleep(0.05)
+
+    def kill(self) -> None:
+        """Kill the server, and wait until its process has ended. Idempotent."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+    def close(self) -> None:
+        """Kill the server, and remove its files. Idempotent."""
+        self.kill()
+        self._log.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+class Prometheus(MonitoringServer):
+    """A server that receives samples by remote write."""
 
     def __init__(self, outOfOrderSeconds: int = 0, diskOctets: int = 0) -> None:
         """
         @param outOfOrderSeconds: age of samples, compared with the newest, that it accepts.
         @param diskOctets: size of a separate disk; 0 for none.
         """
-        self._folder = Path(tempfile.mkdtemp(prefix="txrdma-prometheus-"))
+        super().__init__("prometheus")
         self._data = self._folder / "data"
         self._data.mkdir()
-        address = freeAddress()
-        self.url = f"http://{address}"
         config = self._folder / "prometheus.yml"
         config.write_text(f"storage: {{tsdb: {{out_of_order_time_window: {outOfOrderSeconds}s}}}}\n")
         self._words = [
             *(_PROGRAM, f"--config.file={config}", f"--storage.tsdb.path={self._data}"),
-            *(f"--web.listen-address={address}", "--web.enable-remote-write-receiver"),
+            *(f"--web.listen-address={self._address}", "--web.enable-remote-write-receiver"),
             *("--storage.tsdb.retention.time=100y", "--log.level=error"),
         ]
         if diskOctets:
             mount = f"mount -t tmpfs -o size={diskOctets} tmpfs {self._data} && exec "
             shell = ["unshare", "--map-root-user", "--mount", "sh", "-c", mount + " ".join(self._words)]
             self._words = shell
-        self._log = (self._folder / "log").open("wb")
-        self.process: subprocess.Popen[bytes] | None = None
-        atexit.register(self.close)
         self.start()
-
-    def start(self) -> None:
-        """Start the server, and wait until it is ready."""
-        self.process = startServer(self._words, self.url, self._log)
-
-    def kill(self) -> None:
-        """Kill the server, and wait until its process has ended."""
-        if self.process is not None:
-            self.process.kill()
-            self.process.wait()
-            self.process = None
 
     def pause(self) -> None:
         """Stop the server's process: it accepts connections, but does not answer until L{resume}."""
@@ -141,9 +147,3 @@ class Prometheus:
     def log(self) -> str:
         """Return what the server has logged."""
         return (self._folder / "log").read_text()
-
-    def close(self) -> None:
-        """Kill the server, and remove its files. Idempotent."""
-        self.kill()
-        self._log.close()
-        shutil.rmtree(self._folder, ignore_errors=True)

@@ -37,7 +37,7 @@ class AlertmanagerTests(TestCase):
         self.addCleanup(self.manager.close)
         for name in ("RETRY_SECONDS", "LONGEST_RETRY_SECONDS"):
             self.patch(notificationqueue, name, 0.1)
-        channel = WebhookChannel(reactor, "ours", self.manager.url, isAlertmanager=True)
+        channel = WebhookChannel(reactor, "ours", self.manager.alertsURL, isAlertmanager=True)
         channel.repeatSeconds = 0.2
         self.notifier = Notifier(reactor, AlertRules(0.0, 0.0), [channel])
         self.notifier.start()

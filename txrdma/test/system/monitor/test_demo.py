@@ -31,10 +31,7 @@ class CommandTests(TestCase):
             self.assertRaises(UsageError, CommandOptions().parseOptions, ["--hosts", hosts])
 
     def test_listen(self) -> None:
-        """
-        An address other than loopback is refused with the name of the option, because the page has no
-        password.
-        """
+        """An address other than loopback is refused with the option's name, as the page has no password."""
         for listen in ("nonsense", "tcp:0", "tcp:0:interface=0.0.0.0"):
             error = self.assertRaises(UsageError, CommandOptions().parseOptions, ["--listen", listen])
             self.assertIn(f"--listen {listen}: the demonstration is for this host alone", str(error))

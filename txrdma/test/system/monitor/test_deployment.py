@@ -1,6 +1,4 @@
-"""
-Running under systemd: its unit, verified by systemd-analyze, and a real C{twistd} that sends notifications.
-"""
+"""The unit for systemd, verified by systemd-analyze, and a real C{twistd} that sends notifications."""
 
 from __future__ import annotations
 

@@ -22,10 +22,7 @@ METRIC = re.compile(r"\b(?:infiniband|txrdma_monitor)_[a-z0-9_]+")
 
 class FileTests(SiteTestCase):
     def known(self) -> set[str]:
-        """
-        Return the names of all metrics of a monitor with a history, and of a front end, on a reactor that can
-        be measured.
-        """
+        """Return the names of all metrics of a monitor, with all that is measured, and of a front end."""
         self.started()
         reported = set(METRIC.findall(self.get("/metrics").text))
         process = {f"{IterationTimes(None).durations.family().name}_bucket"}
@@ -67,10 +64,7 @@ class FileTests(SiteTestCase):
         self.promtool("test", "rules", str(path))
 
     def test_severalFabrics(self) -> None:
-        """
-        Rules see one of several fabrics that is not watched, or not scraped any more, whatever the monitors
-        of the others do.
-        """
+        """Rules find one of several fabrics that is not watched or scraped, whatever others do."""
         for name, series, good, bad in (
             ("FabricMonitorAway", "txrdma_monitor_rounds_total", "0+6x60", "7x60"),
             ("FabricMonitorAway", "txrdma_monitor_rounds_total", "0+6x60", "0+6x5 _x60"),

@@ -123,10 +123,7 @@ class PostgresTests(storecontract.StoreContract):
         )
 
     def test_failover(self) -> None:
-        """
-        A monitor whose lease has expired, and was taken by another monitor, no longer writes to the history,
-        until it has taken the lease again.
-        """
+        """A monitor that has lost its expired lease to another one writes only when it has it again."""
         first = self.opened(isOwner=True)
         first.write([reading(600, 1)], 601)
         self.assertRaises(DeviceUnavailable, self.opened, isOwner=True)
@@ -177,10 +174,7 @@ class PostgresTests(storecontract.StoreContract):
             return float(connection.execute(left).fetchone()[0])
 
     def test_suspended(self) -> None:
-        """
-        A monitor that is suspended within a transaction loses the lease: its transaction has no effect, and
-        another monitor writes.
-        """
+        """A monitor suspended in a transaction loses its lease, and the transaction has no effect."""
         first = self.opened(isOwner=True)
         with self.assertRaises(DeviceUnavailable), first._transaction():
             first._insert([reading(600, 1)])

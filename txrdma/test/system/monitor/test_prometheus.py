@@ -186,9 +186,7 @@ class FailingPrometheusTests(_EngineTestCase):
         await self.complete()
 
     async def test_awayForAnHour(self) -> None:
-        """
-        After an outage of an hour, in which the monitor restarts, the server gets all samples, and new ones.
-        """
+        """After an outage of an hour, with a restart of the monitor, the server gets all samples."""
         self.made()
         self.add(HOUR, HOUR + 60)
         await self.idle()

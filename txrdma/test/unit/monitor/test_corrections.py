@@ -318,52 +318,30 @@ class FindingTests(CorrectionTestCase):
         self.assertIn("flapping", {kind for _what, kind, _where in self.output()})
 
     def test_otherNode(self) -> None:
-        """Counts of another node with the same LID are not attributed to this node."""
-        node = self.fabric.node("h00001")
-        at = (node.guid, 1)
-        self.patch(
-            self.poller.corrections,
-            "_thresholds",
-            type("Judge", (), {"isConcerned": lambda *_: True, "count": self.fail})(),
-        )
-        self.fabric.setCounters("h00001", 1, portFECUncorrectableBlockCtr=5)
-        theirs = self.fabric.node("h00002").guid
-        whose = self.fabric.sma._gets[0x0011]
+        """Counts of another node with its LID are not a node's, also if a sweep meanwhile loses the node."""
+        for hasLeft in (False, True):
+            self.setUp()
+            node = self.fabric.node("h00001")
+            corrections, whose = self.poller.corrections, self.fabric.sma._gets[0x0011]
+            judge = type("Judge", (), {"isConcerned": lambda *_: True, "count": self.fail})()
+            self.patch(corrections, "_thresholds", judge)
+            self.fabric.setCounters("h00001", 1, portFECUncorrectableBlockCtr=5)
 
-        def other(port: Any, modifier: int) -> bytes:
-            content = whose(port, modifier)
-            return content.replace(node.guid.raw, theirs.raw) if port.node is node else content
+            def other(port: Any, modifier: int, whose: Any = whose, hasLeft: bool = hasLeft) -> bytes:
+                content: bytes = whose(port, modifier)
+                if port.node.description != "h00001":
+                    return content
+                if hasLeft:
+                    self.poller.corrections.retain(())
+                return content.replace(port.node.guid.raw, self.fabric.node("h00002").guid.raw)
 
-        self.fabric.sma._gets[0x0011] = other
-        self.assertIn(at, self.poller.corrections.meters)
-        known = self.sweptFabric.nodes[node.guid]
-        done = Deferred.fromCoroutine(
-            self.poller.corrections.read(known, self.agent, self.agent.port.endPort, 0.5)
-        )
-        self.pump(1.0)
-        self.successResultOf(done)
-        self.assertNotIn(at, self.poller.corrections.meters)
-
-    def test_otherNodeAfterSweep(self) -> None:
-        """While a node is read, a sweep may find that it has left the fabric: another node has its LID."""
-        node, theirs = self.fabric.node("h00001"), self.fabric.node("h00002").guid
-        whose = self.fabric.sma._gets[0x0011]
-
-        def other(port: Any, modifier: int) -> bytes:
-            if port.node is not node:
-                return whose(port, modifier)
-            self.poller.corrections.retain(())
-            return whose(port, modifier).replace(node.guid.raw, theirs.raw)
-
-        self.fabric.sma._gets[0x0011] = other
-        self.fabric.setCounters("h00001", 1, portFECUncorrectableBlockCtr=5)
-        known = self.sweptFabric.nodes[node.guid]
-        done = Deferred.fromCoroutine(
-            self.poller.corrections.read(known, self.agent, self.agent.port.endPort, 0.5)
-        )
-        self.pump(1.0)
-        self.assertIsNone(self.successResultOf(done))
-        self.assertNotIn((node.guid, 1), self.poller.corrections.meters)
+            self.fabric.sma._gets[0x0011] = other
+            self.assertIn((node.guid, 1), corrections.meters)
+            known = self.sweptFabric.nodes[node.guid]
+            done = Deferred.fromCoroutine(corrections.read(known, self.agent, self.agent.port.endPort, 0.5))
+            self.pump(1.0)
+            self.assertIsNone(self.successResultOf(done))
+            self.assertNotIn((node.guid, 1), corrections.meters)
 
 
 class ReportingTests(SynchronousTestCase):

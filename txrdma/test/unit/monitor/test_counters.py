@@ -81,10 +81,7 @@ class MeterTests(SynchronousTestCase):
     @settings(max_examples=200, deadline=None)
     @given(STEPS)
     def test_againstAPort(self, steps: list[tuple[str, int, int]]) -> None:
-        """
-        For any sequence of growth, full counters, resets and silence, a meter never reports more than the
-        port has counted.
-        """
+        """For any growth, reset, full counter and silence, a meter reports at most what was counted."""
         meter = Meter(LAYOUT)
         full = (FULL, 15, (1 << 64) - 1)
         port, truth = [0, 0, 0], [0, 0, 0]

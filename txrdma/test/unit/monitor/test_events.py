@@ -116,10 +116,7 @@ class EventTests(SiteTestCase):
         self.assertIn(b"event: resync", b"".join(request.written))
 
     def test_paused(self) -> None:
-        """
-        A paused reader gets its queued events later, in order. The queue is limited in bytes; its time limit
-        begins with the first of several pauses.
-        """
+        """A paused reader gets its events later, in order; bytes, and the time of pauses, are limited."""
         request: Any = DummyRequest([])
         request.registerProducer = lambda producer, isStreaming: None
         request.transport = StringTransport()

@@ -78,13 +78,6 @@ class LedgerTests(SynchronousTestCase):
         (event,) = findingLog.observe("sweep", [width()], 40.0)
         self.assertEqual(event.entry.firstSeen, 20.0)
 
-    def test_brieflyAway(self) -> None:
-        """A finding remains during a short absence, which begins when it was last seen."""
-        findingLog = self.findingLog()
-        for now, found in ((0.0, [width()]), (20.0, []), (40.0, [width()]), (60.0, []), (80.0, [])):
-            self.assertEqual(len(findingLog.observe("sweep", found, now)), int(now == 0.0))
-        self.assertEqual(output(findingLog.observe("sweep", [], 90.0)), ["Cleared width"])
-
     def test_again(self) -> None:
         """A finding that returns is the same one, and its delay until it is cleared doubles each time."""
         findingLog = self.findingLog()

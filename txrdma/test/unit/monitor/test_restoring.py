@@ -6,7 +6,6 @@ import json
 from dataclasses import replace
 from itertools import chain
 from math import inf, nan
-from typing import Any
 
 from twisted.internet.defer import maybeDeferred
 from twisted.logger import capturedLogs, formatEvent
@@ -19,7 +18,7 @@ from txrdma.fabric.model import Fabric
 from txrdma.iba.types import GUID
 from txrdma.iba.verbs import NodeType
 from txrdma.mad.agent import MADAgent
-from txrdma.monitor.diagnosis import cablestates, journal, topologywatch
+from txrdma.monitor.diagnosis import cablestates, topologywatch
 from txrdma.monitor.diagnosis.cablemoves import CableMoves, FAULT, REMEMBERED_SECONDS
 from txrdma.monitor.diagnosis.cablestates import CABLE, cableEvents, formerCables
 from txrdma.monitor.diagnosis.fabricstate import fabricOf, Link, NodeState
@@ -32,19 +31,19 @@ from txrdma.monitor.diagnosis.findinglog import (
     Key,
     Resumed,
 )
-from txrdma.monitor.diagnosis.journal import FabricEvent, Journal, MOST_CHANGES, readValid
+from txrdma.monitor.diagnosis.journal import FabricEvent, Journal, MOST_CHANGES
 from txrdma.monitor.diagnosis.thresholds import ErrorThresholds
 from txrdma.monitor.diagnosis.topologywatch import TopologyWatch
 from txrdma.monitor.events.alerts import Alert, FormerAlerts
 from txrdma.monitor.events.restoring import restoreState, secondsToFind
 from txrdma.monitor.reading.poller import DEFAULT_RULES, FabricPoller
 from txrdma.monitor.reading.settings import PollerSettings
-from txrdma.monitor.reading.surveyor import Surveyor
 from txrdma.monitor.series.history import HistoryWriter
 from txrdma.monitor.series.historystore import HistoryStore
 from txrdma.sim.fabric import SimulatedFabric
 from txrdma.sim.nets.fattree import fatTree
 from txrdma.test.support.monitor.alerts import entryOf
+from txrdma.test.unit.monitor.test_cablemoves import CableTestCase
 from txrdma.test.unit.monitor.test_poller import PollerTestCase
 
 ONE, OTHER = "0x00000000000000a1", "0x00000000000000a2"
@@ -105,38 +104,12 @@ class RestartTestCase(PollerTestCase):
         return [(change.kind, change.where.partition(" (")[0]) for change in self.journal.changes]
 
 
-class MovedCableTests(RestartTestCase):
+class MovedCableTests(CableTestCase, RestartTestCase):
     """Cables between two switches, of which one has errors, that are moved while no process runs."""
 
     def setUp(self) -> None:
         super().setUp()
-        self.fabric.haveModules()
-        for name in ("left", "right"):
-            self.fabric.haveModule(name, 3)
-        self.surveyed(35.0)
-        self.assertNotIn("the fault", self.textAt("left", 3))
         self.ended()
-
-    def surveyed(self, seconds: float) -> None:
-        """Let a process begin, and read all tables."""
-        self.started(seconds)
-        surveyor = Surveyor(self.clock, self.agent, self.poller, 900.0)
-        surveyor.start()
-        self.addCleanup(surveyor.stop)
-        self.pump(180.0)
-
-    def textAt(self, name: str, number: int) -> str:
-        """Return the text of the finding of errors at a port, which has some now."""
-        self.fabric.growCounters(name, number, symbolErrorCounter=1.0)
-        self.pump(60.0)
-        self.fabric.growCounters(name, number, symbolErrorCounter=0.0)
-        portKey = self.portKey(name, number)
-        (text,) = (
-            entry.finding.text
-            for entry in self.poller.findings.log.open.values()
-            if entry.finding.kind == "symbol-errors" and (entry.finding.guid, entry.finding.port) == portKey
-        )
-        return text
 
     def moved(self, *moves: tuple[str, int, int]) -> None:
         """Move cables at a switch from a port to another one, and start the next process."""
@@ -457,16 +430,22 @@ class InvalidRowTests(SynchronousTestCase):
     def test_invalid(self) -> None:
         """Events whose contents have other types, or are missing."""
         key, finding = self.key, self.finding
-        entry = [key, "it is slow", 1.0, 2.0, None, 1]
+        entry, unhashable = [key, "it is slow", 1.0, 2.0, None, 1], [["counters"], *key[1:]]
         several: dict[str, list[tuple[object, object]]] = {
             "finding-raised": [
                 *(("f1", None), ("f2", ["nonsense"]), ("f3", [[*key, 1], *entry[1:]])),
                 *((f"first {at}", [*entry[:2], at, *entry[3:]]) for at in ("yesterday", inf, nan, 10**400)),
+                *((f"last {at}", [*entry[:3], at, *entry[4:]]) for at in ("then", None)),
                 *((f"notes {notes}", [*entry, notes]) for notes in ([], [[1.0, "a", 99], [], ""])),
+                *((f"since {at}", [*entry, [None, [], None, at]]) for at in ("then", None)),
+                ("no key", [unhashable, *entry[1:]]),
             ],
             "finding-cleared": [("f4", [*entry[:4], inf, 1])],
-            "alert-raised": [("alert", finding)],
-            "notification-queued": [("mail", [key, True, finding]), (["mail", 7], [key, True])],
+            "alert-raised": [("alert", finding), (unhashable, finding)],
+            "notification-queued": [
+                *(("mail", [key, True, finding]), (["mail", 7], [key, True])),
+                (["mail", 8], [unhashable, True, finding]),
+            ],
             "node-came": [("n1", ""), (["n2"], "")],
             "node-gone": [("0xa3", None)],
             "link-came": [("link", ""), ([ONE, 1, OTHER], ""), ([ONE, 3, OTHER, 3], None)],
@@ -492,42 +471,6 @@ class InvalidRowTests(SynchronousTestCase):
         self.assertRestored(former)
         self.assertEqual(len(logged), 2)  # once as states of findings, once as changes
         self.assertTrue(all(line.startswith(f"{len(damages)} invalid") for line in logged), logged)
-
-
-class InvalidKeyTests(SynchronousTestCase):
-    def test_wrongTimes(self) -> None:
-        """Stored findings with a time that is none are ignored, because alerts calculate with these times."""
-        key = ["counters", "width", "leaf", None]
-        for times in ("then", 1.0, 1.0), (1.0, None, 1.0), (1.0, 1.0, "then"), (1.0, 1.0, None):
-            first, last, since = times
-            detail: Any = [key, "", first, last, None, 1, [None, [], None, since]]
-            event = FabricEvent(1.0, "finding-raised", "leaf", "", detail=detail)
-            self.assertEqual(readValid([event], journal.entryOf), [], times)
-
-    def test_ignored(self) -> None:
-        """Stored findings and alerts whose key cannot be hashed are ignored like other invalid ones."""
-        key = [["counters"], "width", "leaf", None]
-        finding = FabricEvent(1.0, "finding-raised", "leaf", "", detail=[key, "", 1.0, 1.0, None, 1])
-        sent = FabricEvent(1.0, "alert-raised", "leaf", "", subject=json.dumps(key), detail={})
-        detail = [key, True, {}]
-        queued = FabricEvent(1.0, "notification-queued", "mail", "", subject='["mail", 1]', detail=detail)
-        store: Any = Stored([finding, sent, queued])
-        findingLog = FindingLog(FindingRules({}))
-        alerts = restoreState(store, findingLog, TopologyWatch(), Journal(), lambda kind: 0.0)
-        self.assertEqual((dict(findingLog.open), alerts), ({}, FormerAlerts({}, {})))
-
-
-class Stored:
-    """A history that has these states."""
-
-    def __init__(self, events: list[FabricEvent]) -> None:
-        self.events = events
-
-    def states(self, *kinds: str, most: int | None = None) -> list[FabricEvent]:
-        return [each for each in self.events if each.kind in kinds]
-
-    def changes(self) -> list[FabricEvent]:
-        return []
 
 
 class BoundTests(SynchronousTestCase):

@@ -266,10 +266,7 @@ class LeafTests(PollerTestCase):
         return [one for one in found if one[1] != "leaf0004"]
 
     def test_toggles(self) -> None:
-        """
-        A host that stays away from a switch that toggles each minute is one alert within three minutes;
-        hosts that return with the switch are none.
-        """
+        """A host that stays away from a toggling switch is one alert soon; those that return are none."""
         ((minutes, name),) = self.toggled()
         self.assertEqual(name, "h00016")
         self.assertLessEqual(minutes, 3.0)

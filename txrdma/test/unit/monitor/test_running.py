@@ -260,28 +260,20 @@ class FileTests(PollerTestCase):
         self.started()
         return MaintainedFiles(self.clock, FileSettings(nodeNames=str(path)))
 
-    def test_pieces(self) -> None:
-        """A long file is written in pieces, between which the reactor serves others."""
+    def test_interrupted(self) -> None:
+        """Long files are written in pieces, between which the reactor serves others, also after an end."""
         path = Path(self.mktemp())
         files = self.inPieces(path)
-        done = Deferred.fromCoroutine(files.update(self.poller))
-        self.assertNoResult(done)
-        self.assertFalse(path.exists())
+        for isInterrupted in (True, False):
+            done = Deferred.fromCoroutine(files.update(self.poller))
+            self.assertNoResult(done)
+            self.assertFalse(path.exists())
+            if isInterrupted:
+                done.cancel()
+                self.failureResultOf(done, CancelledError)
         self.clock.advance(0.0)
         self.successResultOf(done)
         self.assertEqual(len(path.read_text().splitlines()), len(self.sweptFabric.nodes))
-
-    def test_interrupted(self) -> None:
-        """Files whose writing was interrupted are written in the next round, also of the same fabric."""
-        path = Path(self.mktemp())
-        files = self.inPieces(path)
-        interrupted = Deferred.fromCoroutine(files.update(self.poller))
-        interrupted.cancel()
-        self.failureResultOf(interrupted, CancelledError)
-        done = Deferred.fromCoroutine(files.update(self.poller))
-        self.clock.advance(0.0)
-        self.successResultOf(done)
-        self.assertTrue(path.exists())
 
     def test_changedMeanwhile(self) -> None:
         """A file removed from the configuration while it is written causes no finding afterwards."""
