@@ -132,9 +132,7 @@ class FaultTestCase(SynchronousTestCase):
         return result
 
     def nothingIsLeft(self) -> None:
-        """
-        Check that the other call is answered, and that no transactions, timers or partial messages remain.
-        """
+        """Check that the other call is answered, and no transaction, timer or partial message remains."""
         self.assertNoResult(self.bystander)
         pass_(self.clock, 60, 0.5)
         self.assertNoResult(self.bystander)

@@ -29,9 +29,7 @@ class Place(NamedTuple):
 
 
 def placesOf(layout: type[Layout], base: int = 0) -> Iterator[tuple[Place, bool]]:
-    """
-    Return the positions of txrdma's fields, including inner layouts and arrays, and whether each is reserved.
-    """
+    """Return the positions of txrdma's fields, also in layouts and arrays, and whether each is reserved."""
     for field in layout.fields:
         for index in range(field.count or 1):
             offset = base + field.offset + index * field.width

@@ -1,12 +1,15 @@
 """
 Names of structures and fields in python-rdma, and differences of their positions.
 
-C{docs/from-python-rdma.md} documents the structures.
+The structures are those of C{docs/from-python-rdma.md}.
 """
 
 from __future__ import annotations
 
+import re
 from typing import Final
+
+from txrdma.test.support import CHECKOUT
 
 
 def _pairs(text: str) -> list[tuple[str, str]]:
@@ -14,47 +17,9 @@ def _pairs(text: str) -> list[tuple[str, str]]:
 
 
 STRUCTURES: Final = dict(
-    _pairs("""
-HdrLRH=LRH HdrRWH=RWH HdrGRH=GRH HdrBTH=BTH HdrRDETH=RDETH HdrDETH=DETH HdrRETH=RETH
-HdrAtomicETH=AtomicETH HdrAETH=AETH HdrAtomicAckETH=AtomicAckETH HdrImmDt=ImmDt HdrIETH=IETH
-HdrFlowControl=FlowControl MADHeader=MADHeader MADHeaderDirected=MADHeaderDirected
-MADClassPortInfo=ClassPortInfo MADInformInfo=InformInfo RMPPHeader=RMPPHeader
-RMPPShortHeader=RMPPShortHeader RMPPData=RMPPData RMPPAck=RMPPAck RMPPAbort=RMPPAbort RMPPStop=RMPPStop
-SMPLIDPortBlock=LIDPort SMPFormat=SMPFormat SMPFormatDirected=SMPFormatDirected
-SMPNodeDescription=NodeDescription SMPNodeInfo=NodeInfo SMPSwitchInfo=SwitchInfo SMPGUIDInfo=GUIDInfo
-SMPPortInfo=PortInfo SMPPKeyTable=PKeyTable SMPSLToVLMappingTable=SLtoVLMappingTable
-SMPVLArbitrationTable=VLArbitrationTable SMPLinearForwardingTable=LinearForwardingTable
-SMPRandomForwardingTable=RandomForwardingTable SMPMulticastForwardingTable=MulticastForwardingTable
-SMPSMInfo=SMInfo SMPVendorDiag=VendorDiag SMPLedInfo=LedInfo SMPNoticeTrap=Notice
-MADNoticeTrap64=GIDDetails MADNoticeTrap128=LinkDetails MADNoticeTrap129=PortDetails
-MADNoticeTrap144=LocalChangeDetails MADNoticeTrap145=SystemImageDetails MADNoticeTrap256=BadMKeyDetails
-MADNoticeTrap257=BadKeyDetails MADNoticeTrap259=SwitchPKeyDetails SAHeader=SAHeader SAFormat=SAFormat
-SANodeRecord=NodeRecord SAPortInfoRecord=PortInfoRecord
-SASLToVLMappingTableRecord=SLtoVLMappingTableRecord SASwitchInfoRecord=SwitchInfoRecord
-SALinearForwardingTableRecord=LinearForwardingTableRecord
-SARandomForwardingTableRecord=RandomForwardingTableRecord
-SAMulticastForwardingTableRecord=MulticastForwardingTableRecord
-SAVLArbitrationTableRecord=VLArbitrationTableRecord SASMInfoRecord=SMInfoRecord
-SAInformInfoRecord=InformInfoRecord SALinkRecord=LinkRecord SAGUIDInfoRecord=GUIDInfoRecord
-SAServiceRecord=ServiceRecord SAPKeyTableRecord=PKeyTableRecord SAPathRecord=PathRecord
-SAMCMemberRecord=MCMemberRecord SATraceRecord=TraceRecord SAMultiPathRecord=MultiPathRecord
-SAServiceAssociationRecord=ServiceAssociationRecord PMFormat=PerformanceFormat
-PMPortSamplesCtl=PortSamplesControl PMPortSamplesRes=PortSamplesResult PMPortCounters=PortCounters
-PMPortRcvErrorDetails=PortRcvErrorDetails PMPortXmitDiscardDetails=PortXmitDiscardDetails
-PMPortOpRcvCounters=PortOpRcvCounters PMPortFlowCtlCounters=PortFlowCtlCounters
-PMPortVLOpPackets=PortVLOpPackets PMPortVLOpData=PortVLOpData
-PMPortVLXmitFlowCtlUpdateErrors=PortVLXmitFlowCtlUpdateErrors
-PMPortVLXmitWaitCounters=PortVLXmitWaitCounters PMSwPortVLCongestion=SwPortVLCongestion
-PMPortSamplesResExt=PortSamplesResultExtended PMPortCountersExt=PortCountersExtended
-PMPortXmitDataSL=PortXmitDataSL PMPortRcvDataSL=PortRcvDataSL CMFormat=CommMgtFormat CMPath=CMPath
-CMREQ=REQ CMMRA=MRA CMREJ=REJ CMREP=REP CMRTU=RTU CMDREQ=DREQ CMDREP=DREP CMLAP=LAP CMAPR=APR
-CMSIDR_REQ=SIDRREQ CMSIDR_REP=SIDRREP DMFormat=DevMgtFormat DMServiceEntry=ServiceEntry
-DMIOUnitInfo=IOUnitInfo DMIOControllerProfile=IOControllerProfile DMServiceEntries=ServiceEntries
-DMDiagnosticTimeout=DiagnosticTimeout DMPrepareToTest=PrepareToTest DMTestDeviceOnce=TestDeviceOnce
-DMTestDeviceLoop=TestDeviceLoop DMDiagCode=DiagCode SNMPFormat=SNMPFormat SNMPCommunityInfo=CommunityInfo
-SNMPPDUInfo=PDUInfo VendFormat=PlainFormat VendOUIFormat=VendorOUIFormat MlxGeneralInfo=MlxGeneralInfo
-OFASysStatPing=OpenIBSystemPing OFASysStatHostInfo=OpenIBHostInfo OFASysStatCPUInfo=OpenIBCPUInfo
-""")
+    re.findall(
+        r"^\| `(\w+)` \| `[\w.]+\.(\w+)` \|$", (CHECKOUT / "docs" / "from-python-rdma.md").read_text(), re.M
+    )
 )
 """python-rdma's and txrdma's names of structures."""
 

@@ -1,7 +1,4 @@
-"""
-Resolution of paths by subnet administration, while a call of one function raises: requests end, later ones
-succeed, and nothing is left.
-"""
+"""Path resolution by subnet administration while a function raises: requests end, and later ones succeed."""
 
 from __future__ import annotations
 

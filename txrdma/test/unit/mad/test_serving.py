@@ -205,19 +205,6 @@ class HandlerTests(ServerTestCase):
         self.assertEqual(self.status(self.agent.PerformanceGet(PortCounters, TO_2)), 0x1C)
         self.assertEqual(len(self.flushLoggedErrors()), 3)
 
-    def test_noRoom(self) -> None:
-        """A table for which the agent has no resources is answered with BUSY."""
-        self.serve(lambda request: [NodeRecord()], SA, (Method.GET_TABLE,))
-        answer = self.other.answer
-
-        def fail(datagram: bytes, path: IBPath, message: bytes | None = None) -> None:
-            if message is not None:
-                raise ResourceExhausted("too many transfers")
-            answer(datagram, path)
-
-        self.patch(self.other, "answer", fail)
-        self.assertEqual(self.status(self.agent.SubnAdmGetTable(NodeRecord, TO_2)), MADStatus.BUSY)
-
     def test_noRoomInPort(self) -> None:
         """A table that the port cannot send is answered with BUSY; it is not sent after that."""
         self.serve(lambda request: [NodeRecord()] * 100, SA, (Method.GET_TABLE,))
