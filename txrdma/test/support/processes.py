@@ -35,21 +35,16 @@ def groupAddress() -> str:
 
 
 def started(
-    test: SynchronousTestCase,
-    *words: str,
-    before: Sequence[str] = (),
-    stdin: int | None = None,
-    stderr: int | None = None,
+    test: SynchronousTestCase, *words: str, before: Sequence[str] = (), **options: Any
 ) -> subprocess.Popen[str]:
     """
     Start a Python process with these arguments, which is killed at the end of a test.
 
     @param before: words before the command.
+    @param options: further options of C{Popen}, such as C{stderr}.
     """
-    command = [*before, sys.executable, *words]
-    process = subprocess.Popen(
-        command, cwd=CHECKOUT, stdin=stdin, stdout=subprocess.PIPE, stderr=stderr, text=True
-    )
+    options = {"cwd": CHECKOUT, "stdout": subprocess.PIPE, "text": True, **options}
+    process: subprocess.Popen[str] = subprocess.Popen([*before, sys.executable, *words], **options)
     test.addCleanup(process.communicate)
     test.addCleanup(process.kill)
     return process

@@ -1,6 +1,4 @@
-"""
-The C{txrdma} command.
-"""
+"""The C{txrdma} command."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ from txrdma.commands.common.options import IReactor
 from txrdma.commands.common.registry import COMMANDS, GROUPS
 from txrdma.commands.connections import connectionsTable, flat
 from txrdma.error import DeviceUnavailable
-from txrdma.test.support.processes import printed
+from txrdma.test.support.processes import printed, started
 from txrdma.test.support.tables import shown
 
 WITHOUT_TLS = """
@@ -238,9 +236,7 @@ class ConnectionsTests(SynchronousTestCase):
         )
 
     def test_silent(self) -> None:
-        """
-        A peer that does not answer handshakes is shown with the remaining time without further attempts.
-        """
+        """A peer that does not answer handshakes is shown with the time left without further attempts."""
         silent = {"peer": "127.0.0.1:8080", "seconds": 41.7}
         entries = flat([{"pid": 5, "command": ["python", "a"], "silent": [silent]}])
         self.assertEqual(entries, [{"pid": 5, "command": ["python", "a"], **silent}])
@@ -271,15 +267,9 @@ class SignalTests(SynchronousTestCase):
 
     def start(self, *words: str) -> subprocess.Popen[str]:
         """Start a command, in which SIGHUP is not ignored as it is by C{nohup}."""
-        process = subprocess.Popen(
-            [sys.executable, "-m", "txrdma", *words],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            preexec_fn=partial(signal.signal, signal.SIGHUP, signal.SIG_DFL),
-        )
-        self.addCleanup(process.kill)
-        return process
+        restore = partial(signal.signal, signal.SIGHUP, signal.SIG_DFL)
+        options: dict[str, Any] = {"cwd": None, "stderr": subprocess.STDOUT, "preexec_fn": restore}
+        return started(self, "-m", "txrdma", *words, **options)
 
     def assertEnds(self, words: str, number: int, status: int) -> None:
         """Assert that a signal ends this command with this status, and without a traceback."""

@@ -1,6 +1,4 @@
-"""
-C{txrdma verify} on the software device: reports, Ctrl-C, two hosts.
-"""
+"""C{txrdma verify} on the software device: reports, Ctrl-C, two hosts."""
 
 from __future__ import annotations
 
@@ -14,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.test.support.processes import started
 
 SECONDS = 150
 
@@ -29,18 +29,13 @@ class VerifyTests(SynchronousTestCase):
 
     def begin(self, *words: str) -> subprocess.Popen[str]:
         """Start the command, as a shell does in the foreground."""
-        process = subprocess.Popen(
-            [sys.executable, "-m", "txrdma", "verify", *words],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
+        return started(
+            *(self, "-m", "txrdma", "verify", *words),
             cwd=self.folder,
+            stderr=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
         )
-        self.addCleanup(process.wait)
-        self.addCleanup(process.kill)
-        return process
 
     def verified(self, *words: str) -> dict[str, Any]:
         """Run the command, and return its JSON."""

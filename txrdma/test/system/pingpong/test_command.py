@@ -10,12 +10,13 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Sequence
+from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.pingpong.plan import Measure, Transfer
+from txrdma.test.support.processes import started
 
 PATIENCE = 120
 
@@ -25,28 +26,16 @@ class ProcessTests(SynchronousTestCase):
 
     slowBecause = "two or three processes start, and measure for a second"
 
-    def start(self, *words: str) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "txrdma", "pingpong", *words],
+    def start(self, *words: str, **options: Any) -> subprocess.Popen[str]:
+        return started(
+            *(self, "-m", "txrdma", "pingpong", *words),
+            **{"stderr": subprocess.PIPE, **options},
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
             env={**os.environ, "PYTHONUNBUFFERED": "1"},
             start_new_session=True,
             # A process in the background may have SIGINT ignored.
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
         )
-        self.addCleanup(self._end, process)
-        return process
-
-    @staticmethod
-    def _end(process: subprocess.Popen[str]) -> None:
-        process.kill()
-        process.wait()
-        for pipe in (process.stdout, process.stderr):
-            if pipe is not None:
-                pipe.close()
 
     def server(self, *words: str) -> tuple[subprocess.Popen[str], str]:
         """Start a server; return it and its port."""
@@ -78,9 +67,7 @@ class ProcessTests(SynchronousTestCase):
         return client, client.stdout.readline() + client.stdout.readline()
 
     def checkUnfinished(self, text: str) -> None:
-        """
-        Check that the first test is complete, the second one partial or missing, and that there is no third.
-        """
+        """Check that the first test is complete, the second partial or missing, the third missing."""
         first, *others = self.rows(text)
         self.assertEqual(first["interrupted"], "False")
         self.assertLessEqual(len(others), 1)
@@ -149,14 +136,9 @@ class ProcessTests(SynchronousTestCase):
     def test_longTestsShowProgressOnTerminal(self) -> None:
         terminal, terminalEnd = os.openpty()
         try:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "txrdma", "pingpong", "--local", "-t", "read", "--json"],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=terminalEnd,
+            process = self.start(
+                "--local", "-t", "read", "--json", stdout=subprocess.DEVNULL, stderr=terminalEnd
             )
-            self.addCleanup(process.wait)
-            self.addCleanup(process.kill)
             self.assertEqual(process.wait(PATIENCE), 0)
             output = os.read(terminal, 1 << 16).decode()
         finally:
