@@ -1,3 +1,1 @@
-"""
-Tests with several processes, third-party programs, packaging, and the kernel.
-"""
+"""Tests with several processes, third-party programs, packaging, and the kernel."""

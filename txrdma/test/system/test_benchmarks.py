@@ -1,6 +1,4 @@
-"""
-The benchmarks: measurements of verbs and of streams, pages and charts.
-"""
+"""The benchmarks: measurements of verbs and of streams, pages and charts."""
 
 from __future__ import annotations
 
@@ -104,10 +102,7 @@ class VerbsTests(SynchronousTestCase):
             raise SkipTest("two processes need two cores")
 
     def test_pairs(self) -> None:
-        """
-        Two pairs of devices are measured interleaved; the table and the JSON contain both. A pair that can't
-        be measured is named with its failure.
-        """
+        """Two pairs of devices are in the table and in the JSON; a third one is named with its failure."""
         name = os.path.abspath(self.mktemp())
         done = run(
             *("benchmarks.verbs", "--device=soft", "--device=soft", "--name=memory"),
@@ -150,10 +145,7 @@ class CaseTests(SynchronousTestCase):
         return measuring.run(case, 1)
 
     def test_fails(self) -> None:
-        """
-        A transport that can't be measured fails only its cases, with the reason. A connection that is not
-        SMC-R is no measurement of it.
-        """
+        """Cases of a transport that fails, or that falls back from SMC-R, fail with the reason."""
         case = Case("a", "", "throughput", "MB/s", SMC, TCP, SHORT)
         nowhere = {**TCP, "connect": "tcp:127.0.0.1:1"}
         others = [replace(case, name=f"{tested}", tested=tested, reference=None) for tested in (TCP, nowhere)]

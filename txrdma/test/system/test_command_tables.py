@@ -1,6 +1,4 @@
-"""
-Commands that show tables, with and without C{rich}.
-"""
+"""Commands that show tables, with and without C{rich}."""
 
 from __future__ import annotations
 
@@ -92,9 +90,7 @@ class WithoutRichTests(SynchronousTestCase):
         self.assertEqual({*ROWS, "fabric-users", "verify"}, rows - {"rows"})
 
     def test_tables(self) -> None:
-        """
-        The package to install is reported before anything is measured or requested, without a traceback.
-        """
+        """The package to install is reported before anything is measured or requested, with no traceback."""
         calls = [(name, *arguments) for name, ways in TABLES.items() for arguments in ways]
         advice = "Tables need rich: pip install 'txrdma[cli]'. Or use --json.\n"
         for words, found in zip(calls, run(calls), strict=True):

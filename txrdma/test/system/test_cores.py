@@ -1,6 +1,4 @@
-"""
-Protocol cores can be used without Twisted.
-"""
+"""Protocol cores can be used without Twisted."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-The demonstration as a command.
-"""
+"""The demonstration as a command."""
 
 from __future__ import annotations
 

@@ -227,9 +227,7 @@ class SuitesTests(SynchronousTestCase):
         self.assertIn(line, text.splitlines())
 
     def test_shared(self) -> None:
-        """
-        Modules with the same guest configuration run in one guest, each in a process with its own time limit.
-        """
+        """Modules with equal configurations share a guest, each in a process with its own time limit."""
         other, alone = (
             json.loads(json.dumps(self.plan).replace("test_some", name)) for name in ("test_b", "test_c")
         )

@@ -1,6 +1,4 @@
-"""
-A failing test that leaves live connections does not make later tests of the process fail.
-"""
+"""A failing test that leaves live connections does not make later tests of the process fail."""
 
 from __future__ import annotations
 

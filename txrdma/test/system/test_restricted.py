@@ -206,10 +206,7 @@ class NamespaceTests(RestrictedTestCase):
     skip = namespaces.reasonToSkip() if sys.platform == "linux" else "needs Linux"
 
     def test_otherNamespace(self) -> None:
-        """
-        C{smc:} uses TCP, and each end logs one line: the peer does not speak SMC. C{btl:} and C{rsocket:} use
-        UDP, as between hosts, and log nothing.
-        """
+        """C{smc:} uses TCP and logs that the peer has no SMC; C{btl:} and C{rsocket:} use UDP, silently."""
         wire = namespaces.Wire()
         self.addCleanup(wire.close)
         (first, second), (client, server) = wire.names, wire.addresses

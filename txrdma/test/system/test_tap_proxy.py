@@ -1,6 +1,4 @@
-"""
-The proxy of C{twistd smc-proxy} as a real program.
-"""
+"""The proxy of C{twistd smc-proxy} as a real program."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-The small tools of the checkout: the runner of tests, the Makefile, mutants, CI, and the examples.
-"""
+"""The small tools of the checkout: the runner of tests, the Makefile, mutants, CI, and the examples."""
 
 from __future__ import annotations
 
@@ -118,29 +116,19 @@ class RunTests(SynchronousTestCase):
         self.assertEqual(self.last(head + once)[0], 0)
 
     def test_stallOfOtherReactor(self) -> None:
-        """A test fails likewise if it blocks a reactor that it has created."""
-        source = (
-            "import time\nfrom twisted.trial.unittest import TestCase\n"
-            "class T(TestCase):\n  def test_a(self):\n    from twisted.internet import reactor\n"
-            "    own = type(reactor)()\n    own.callLater(0, time.sleep, 1.3)\n    own.iterate(0.01)"
-        )
-        status, output = self.run_(source)
-        self.assertEqual(status, 1)
-        self.assertIn("The reactor did nothing else for 1.3", output)
-
-    def test_stallInEventOfReactor(self) -> None:
-        """A stall of a reactor that runs within an event of another one is found, with the lines that ran."""
+        """A stall of a reactor that a test has created is found, also within an event of another one."""
         source = (
             "import time\nfrom twisted.trial.unittest import TestCase\n"
             "def pause(): time.sleep(1.3)\n"
             "class T(TestCase):\n  def test_a(self):\n"
             "    from twisted.internet import reactor, task\n"
             "    own = type(reactor)()\n    own.callLater(0, pause)\n"
-            "    return task.deferLater(reactor, 0, own.iterate, 0.01)"
         )
-        status, output = self.run_(source)
-        self.assertEqual(status, 1)
-        self.assertRegex(output, r"Meanwhile it ran: .* pause\.")
+        for run in ("    own.iterate(0.01)", "    return task.deferLater(reactor, 0, own.iterate, 0.01)"):
+            status, output = self.run_(source + run)
+            self.assertEqual(status, 1)
+            self.assertIn("The reactor did nothing else for 1.3", output)
+            self.assertRegex(output, r"Meanwhile it ran: .* pause\.")
 
     def test_durations(self) -> None:
         """A run records how long tests took, and can print the slowest with the reasons of their classes."""
@@ -259,10 +247,7 @@ class GroupTests(SynchronousTestCase):
         self.assertEqual(set(recorded) - set(kept), set())
 
     def test_sampledSystemTests(self) -> None:
-        """
-        A sample has random modules of system tests, of about the requested share of their time, the same for
-        the same seed.
-        """
+        """A sample has random modules with the requested share of the time, the same for the same seed."""
         names = [f"txrdma.test.system.test_{number}" for number in range(100)]
         jobs = [self.runtests.Job(name, name, 1, 1.0) for name in names]
         part = self.runtests.sampled(jobs, 10, 1)

@@ -1,6 +1,4 @@
-"""
-Scapy's RoCE layer, as a reference.
-"""
+"""Scapy's RoCE layer, as a reference."""
 
 from __future__ import annotations
 

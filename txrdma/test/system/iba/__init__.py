@@ -1,3 +1,1 @@
-"""
-System tests of L{txrdma.iba}.
-"""
+"""System tests of L{txrdma.iba}."""

@@ -1,6 +1,4 @@
-"""
-Captures of L{txrdma.iba.pcap} against tshark and scapy.
-"""
+"""Captures of L{txrdma.iba.pcap} against tshark and scapy."""
 
 from __future__ import annotations
 

@@ -66,9 +66,7 @@ class HostTests(SynchronousTestCase):
         )
 
     def test_following(self) -> None:
-        """
-        In a separate network namespace every change of addresses and links is reported and then visible.
-        """
+        """In a network namespace every change of addresses and links is reported and then visible."""
         if not shutil.which("ip"):
             raise SkipTest("there is no ip command")
         alone = ["unshare", "--user", "--map-root-user", "--net"]
@@ -82,10 +80,7 @@ class HostTests(SynchronousTestCase):
         self.assertEqual((done.stderr, done.stdout), ("", "all changed\n"))
 
     def test_namespace(self) -> None:
-        """
-        A network that was opened in one namespace reports that namespace, even if the thread enters another
-        one.
-        """
+        """A network reports the namespace in which it was opened, even if the thread enters another one."""
         program = (
             "import ctypes, os\n"
             "from txrdma.ports.network import HostNetwork\n"

@@ -1,6 +1,4 @@
-"""
-Commands about parts of a fabric: C{nodes}, C{links} and C{errors} with a TARGET, C{trace} and C{routes}.
-"""
+"""Commands about parts of a fabric: C{nodes}, C{links}, C{errors} with a TARGET, C{trace} and C{routes}."""
 
 from __future__ import annotations
 

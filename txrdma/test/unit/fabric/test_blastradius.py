@@ -143,12 +143,6 @@ class TwoSwitchTests(RadiusTestCase):
         loss = self.loss(self.whole, self.port("left", 2))
         self.assertEqual((loss.cutOff, named(loss.slower), loss.reduced[0].share), ([], ["b"], 0.5))
 
-    def test_switch(self) -> None:
-        """A switch takes the hosts that only it links with it, and all paths over it."""
-        loss = self.loss(self.whole, self.node("right"))
-        self.assertEqual(sorted(named(loss.cutOff)), ["c", "d"])
-        self.assertEqual(named(loss.slower), ["b"])
-
     def test_together(self) -> None:
         """Several elements are removed together: two redundant cables are a cut."""
         cables = self.port("left", 3), self.port("right", 4)
@@ -169,13 +163,6 @@ class TwoSwitchTests(RadiusTestCase):
             self.assertEqual(loss.paths, paths, element)
             self.assertEqual({host.description: count for host, count in loss.byHost}, hosts, element)
         self.assertEqual(self.whole.total, len(self.ends()) * (len(self.ends()) - 1) - 2)
-
-    def test_unread(self) -> None:
-        """Without tables there are no paths, but hosts that are cut off."""
-        self.linear = {}
-        loss = self.loss(self.radius(), self.node("right"))
-        self.assertEqual((loss.paths, loss.total, loss.unread), (0, 0, 2))
-        self.assertEqual(sorted(named(loss.cutOff)), ["c", "d"])
 
     def test_circle(self) -> None:
         """Tables with a loop end the computation, too."""

@@ -1,3 +1,1 @@
-"""
-Unit tests of L{txrdma.iba}.
-"""
+"""Unit tests of L{txrdma.iba}."""

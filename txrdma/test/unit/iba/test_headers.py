@@ -1,6 +1,4 @@
-"""
-Tests for L{txrdma.iba.headers}: against scapy's RoCE layer, recorded packets, and the specification's tables.
-"""
+"""L{txrdma.iba.headers} against scapy's RoCE layer, recorded packets, and the specification's tables."""
 
 from __future__ import annotations
 

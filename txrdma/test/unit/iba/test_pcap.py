@@ -1,6 +1,4 @@
-"""
-Tests for L{txrdma.iba.pcap}: against recorded files.
-"""
+"""Tests for L{txrdma.iba.pcap}: against recorded files."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Tests for L{txrdma.iba.roce} and L{txrdma.iba.internet}: against recorded packets and scapy.
-"""
+"""Tests for L{txrdma.iba.roce} and L{txrdma.iba.internet}: against recorded packets and scapy."""
 
 from __future__ import annotations
 

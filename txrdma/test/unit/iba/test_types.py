@@ -1,6 +1,4 @@
-"""
-Tests for L{txrdma.iba.types} and L{txrdma.iba.path}.
-"""
+"""Tests for L{txrdma.iba.types} and L{txrdma.iba.path}."""
 
 from __future__ import annotations
 

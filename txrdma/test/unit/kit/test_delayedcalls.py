@@ -107,12 +107,6 @@ class NextCallsTests(SynchronousTestCase):
         gc.collect()
         self.assertIsNone(freed())
 
-    def test_addedDuringCallIsMadeInTheNextIteration(self) -> None:
-        self.calls.add(self.again)
-        self.calls.add(self.first)
-        self.clock.advance(0)
-        self.assertEqual(self.made, ["again", "first", "again"])
-
     def test_discardedCallIsNotMade(self) -> None:
         self.calls.add(self.first)
         self.calls.add(self.second)

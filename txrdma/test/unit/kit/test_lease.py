@@ -202,10 +202,7 @@ class RowLeaseTests(SynchronousTestCase):
         return known
 
     def test_everyState(self) -> None:
-        """
-        In all reachable states at most one process is permitted to write, with the current token only. If
-        only one process runs, it gets the lease in time, whatever the state of the other one.
-        """
+        """In all states at most one process, with the current token, may write; a single one may soon."""
         states = self.explored()
         self.assertGreater(len(states), 100)
         for state in states:

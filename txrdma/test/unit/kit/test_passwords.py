@@ -1,6 +1,4 @@
-"""
-Hashes of passwords, and accounts.
-"""
+"""Hashes of passwords, and accounts."""
 
 from __future__ import annotations
 

@@ -233,10 +233,7 @@ class StringTests(SynchronousTestCase):
         self.assertIsNone(fabricOf(port).manager)
 
     def test_notUnicode(self) -> None:
-        """
-        Names in a net file may have any bytes, as those of nodes, and are sent unchanged. A byte order mark
-        does not matter.
-        """
+        """Names in a net file may have any bytes, are sent unchanged, and may follow a byte order mark."""
         name = self.mktemp()
         Path(name).write_bytes(TWO_SWITCHES.encode("utf-8-sig") + b'Hca 1 "lonely" # "m\xfcller"\n')
         port = self.open(f"sim:{name}:node=lonely")

@@ -1,6 +1,4 @@
-"""
-Connections over an unreliable network: tests for L{txrdma.sim.network} and L{txrdma.testing.verbs.scenario}.
-"""
+"""Connections over an unreliable network: L{txrdma.sim.network} and L{txrdma.testing.verbs.scenario}."""
 
 from __future__ import annotations
 
