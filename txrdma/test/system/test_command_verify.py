@@ -29,13 +29,10 @@ class VerifyTests(SynchronousTestCase):
 
     def begin(self, *words: str) -> subprocess.Popen[str]:
         """Start the command, as a shell does in the foreground."""
-        return started(
-            *(self, "-m", "txrdma", "verify", *words),
-            cwd=self.folder,
-            stderr=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-        )
+        options: dict[str, Any] = {"cwd": self.folder, "stderr": subprocess.PIPE}
+        options["env"] = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        options["preexec_fn"] = lambda: signal.signal(signal.SIGINT, signal.default_int_handler)
+        return started(self, "-m", "txrdma", "verify", *words, **options)
 
     def verified(self, *words: str) -> dict[str, Any]:
         """Run the command, and return its JSON."""

@@ -27,15 +27,16 @@ class ProcessTests(SynchronousTestCase):
     slowBecause = "two or three processes start, and measure for a second"
 
     def start(self, *words: str, **options: Any) -> subprocess.Popen[str]:
-        return started(
-            *(self, "-m", "txrdma", "pingpong", *words),
-            **{"stderr": subprocess.PIPE, **options},
-            stdin=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
-            start_new_session=True,
-            # A process in the background may have SIGINT ignored.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-        )
+        options = {
+            "stdin": subprocess.DEVNULL,
+            "stderr": subprocess.PIPE,
+            "start_new_session": True,
+            **options,
+        }
+        options["env"] = {**os.environ, "PYTHONUNBUFFERED": "1"}
+        # A process in the background may have SIGINT ignored.
+        options["preexec_fn"] = lambda: signal.signal(signal.SIGINT, signal.default_int_handler)
+        return started(self, "-m", "txrdma", "pingpong", *words, **options)
 
     def server(self, *words: str) -> tuple[subprocess.Popen[str], str]:
         """Start a server; return it and its port."""
