@@ -189,7 +189,7 @@ class ConstructionTests(SynchronousTestCase):
 class ServiceTests(ServiceTestCase):
     def test_folders(self) -> None:
         """Paths with nothing but others below them are not there."""
-        for path in ("/fabrics", "/fabrics/", "/api", "/nothing"):
+        for path in ("/fabrics", "/fabrics/", "/api", "/nothing", "/fabrics/north/api/v2"):
             for method in ("GET", "HEAD"):
                 with capturedLogs() as logs:
                     self.assertEqual(fetch(self.service.site.factory, path, method).code, 404, path)

@@ -278,14 +278,6 @@ class RESTTests(SiteTestCase):
             answer = fetch(self.site.factory, f"/api/v1/{path}", "POST")
             self.assertEqual((answer.code, answer.heads["allow"]), (405, "GET, HEAD"))
 
-    def test_folders(self) -> None:
-        """Paths with nothing but others below them are not there."""
-        for path in ("/api", "/api/", "/api/v2"):
-            self.assertEqual(self.get(path).code, 404, path)
-            with capturedLogs() as logs:
-                self.assertEqual(fetch(self.site.factory, path, "HEAD").code, 404, path)
-            self.assertEqual(logs, [], path)
-
     def test_headOnly(self) -> None:
         """A HEAD request, as load balancers send it, gets no body, and logs nothing."""
         self.started()

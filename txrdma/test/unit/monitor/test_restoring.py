@@ -422,11 +422,6 @@ class InvalidRowTests(SynchronousTestCase):
         self.assertEqual(list(self.topologyWatch.linked), [((one, 1), (other, 2))])
         self.assertEqual([change.kind for change in self.journal.changes], ["operator-reloaded"])
 
-    def test_valid(self) -> None:
-        former, logged = self.restored()
-        self.assertRestored(former)
-        self.assertEqual(logged, [])
-
     def test_invalid(self) -> None:
         """Events whose contents have other types, or are missing."""
         key, finding = self.key, self.finding
