@@ -239,21 +239,26 @@ class ProvedClientEndpoint:
         return Deferred.fromCoroutine(self._connect(factory))
 
     async def _connect(self, factory: IProtocolFactory) -> Any:
-        connected = self._stream.connect(_ClientFactory(self._reactor, factory, self._terms))
-        prover: Any = await connected
+        terms = (self._reactor, factory, self._terms)
+        prover: Any = await self._stream.connect(_ProverFactory(ClientProver, *terms))
         return await prover.proved
 
 
-class _ClientFactory(Factory):
+class _ProverFactory(Factory):
     noisy = False
 
     def __init__(
-        self, reactor: IReactorTime, factory: IProtocolFactory, terms: tuple[int, int, bytes]
+        self,
+        prover: Callable[..., Prover],
+        reactor: IReactorTime,
+        factory: IProtocolFactory,
+        terms: tuple[object, ...],
     ) -> None:
-        self._reactor, self._factory, self._terms = reactor, factory, terms
+        """@param terms: arguments of C{prover} after the address."""
+        self._prover, self._reactor, self._factory, self._terms = prover, reactor, factory, terms
 
-    def buildProtocol(self, addr: IAddress | None) -> ClientProver:
-        return ClientProver(self._reactor, self._factory, addr, *self._terms)
+    def buildProtocol(self, addr: IAddress | None) -> Prover:
+        return self._prover(self._reactor, self._factory, addr, *self._terms)
 
 
 @implementer(IStreamServerEndpoint)
@@ -278,22 +283,15 @@ class ProvedServerEndpoint:
         return self._stream.listen(_ServerFactory(self._reactor, factory, self._terms))
 
 
-class _ServerFactory(Factory):
-    noisy = False
+class _ServerFactory(_ProverFactory):
+    def __init__(self, reactor: IReactorTime, factory: IProtocolFactory, terms: tuple[object, ...]) -> None:
+        super().__init__(ServerProver, reactor, factory, terms)
+        self._unproved: dict[Prover, object] = {}  # with their hosts, the oldest first
 
-    def __init__(
-        self,
-        reactor: IReactorTime,
-        factory: IProtocolFactory,
-        terms: tuple[int, Sequence[bytes], Callable[[int, IAddress | None], None]],
-    ) -> None:
-        self._reactor, self._factory, self._terms = reactor, factory, terms
-        self._unproved: dict[ServerProver, object] = {}  # with their hosts, the oldest first
-
-    def buildProtocol(self, addr: IAddress | None) -> ServerProver:
+    def buildProtocol(self, addr: IAddress | None) -> Prover:
         if len(self._unproved) >= MOST_UNPROVED:
             self._closeOne()
-        prover = ServerProver(self._reactor, self._factory, addr, *self._terms)
+        prover = super().buildProtocol(addr)
         self._unproved[prover] = getattr(addr, "host", None)
         prover.proved.addBoth(self._ended, prover, addr)
         return prover
@@ -303,7 +301,7 @@ class _ServerFactory(Factory):
         oldest = next(prover for prover, each in self._unproved.items() if each == host)
         oldest.refuse("there are too many other clients")
 
-    def _ended(self, result: object, prover: ServerProver, address: IAddress | None) -> None:
+    def _ended(self, result: object, prover: Prover, address: IAddress | None) -> None:
         del self._unproved[prover]
         if isinstance(result, Failure):
             _rateLimited.warn(

@@ -157,11 +157,11 @@ class IBearerToken(ICredentials):
 
 
 @implementer(IBearerToken)
+@frozen
 class BearerToken:
     """Token of a request."""
 
-    def __init__(self, token: bytes) -> None:
-        self.token = token
+    token: bytes
 
 
 @implementer(ICredentialFactory)
@@ -196,9 +196,6 @@ class _PasswordFactory(BasicCredentialFactory):
         credentials: Any = super().decode(response, request)  # type: ignore[no-untyped-call]  # of Twisted's
         credentials.address = getattr(request.getClientAddress(), "host", "")
         return credentials
-
-
-_passwords: Final[Callable[[bytes], Any]] = _PasswordFactory
 
 
 def _only(request: Request, header: str) -> str:
@@ -383,7 +380,7 @@ class AccessControl:
         """Resource that requires credentials, if access is restricted."""
         if self.isOpen:
             return resource
-        factories: list[Any] = [_passwords(_REALM), BearerCredentialFactory()]
+        factories: list[Any] = [_PasswordFactory(_REALM), BearerCredentialFactory()]  # type: ignore[no-untyped-call]  # of Twisted's
         login = HTTPAuthSessionWrapper(Portal(_Realm(resource), [self]), factories)
         return _Entrance(self._proxied, resource, login)
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import builtins
 import enum
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from txrdma.kit.values import frozen
 
+
+@frozen(eq=False)
 class Field:
     """
     One field of a layout, for tests, dumpers and documentation.
@@ -20,29 +24,15 @@ class Field:
     @ivar flags: names of the bits, if the field is a number whose bits have names; None otherwise.
     """
 
-    __slots__ = ("count", "flags", "kind", "name", "offset", "reserved", "shown", "type", "width")
-
-    def __init__(
-        self,
-        name: str,
-        type: Any,
-        kind: str,
-        width: int,
-        offset: int,
-        count: int | None,
-        reserved: bool,
-        shown: Callable[[Any], str] | None = None,
-        flags: type[enum.IntFlag] | None = None,
-    ) -> None:
-        self.name = name
-        self.type = type
-        self.kind = kind
-        self.width = width
-        self.offset = offset
-        self.count = count
-        self.reserved = reserved
-        self.shown = shown
-        self.flags = flags
+    name: str
+    type: Any
+    kind: str
+    width: int
+    offset: int
+    count: int | None
+    reserved: bool
+    shown: Callable[[Any], str] | None = None
+    flags: builtins.type[enum.IntFlag] | None = None
 
     def offsets(self) -> Sequence[int]:
         """Return the offsets of all elements, in bits from the beginning of the layout."""
