@@ -2,11 +2,13 @@
 Device, port and endpoint strings, such as C{"soft:192.0.2.1:pcap=trace.pcap"} and C{"sim:fattree:128"}.
 
 The syntax is that of Twisted's endpoint strings: arguments separated by colons, C{key=value} for named ones,
-and a backslash to escape a colon, an equals sign or a backslash. Also formats bytes of a peer as text.
+and a backslash to escape a colon, an equals sign or a backslash. Also formats bytes of a peer as text, and
+orders names.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from operator import index
 from typing import TypeVar
@@ -200,6 +202,11 @@ class Arguments:
 
     def _wrong(self, key: str, value: str, expected: str) -> ValueError:
         return ValueError(f"{self.kind}: {key}={value} is not {expected}")
+
+
+def naturalKey(name: str) -> list[tuple[int, str]]:
+    """Return a sort key by which C{mlx5_2} precedes C{mlx5_10}."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]
 
 
 def escapedText(raw: bytes) -> str:

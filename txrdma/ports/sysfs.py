@@ -17,6 +17,7 @@ from typing import Final, TypeVar
 from txrdma.error import DeviceUnavailable
 from txrdma.iba.types import GID, GUID, LID, MACAddress, MTU, PKey
 from txrdma.iba.verbs import GIDEntry, GIDType, LinkLayer, NodeType, PhysicalState, PortState
+from txrdma.kit.strings import naturalKey
 from txrdma.kit.values import frozen
 
 SYS: Final = Path("/sys")
@@ -477,15 +478,10 @@ def devices(root: str | Path = SYS) -> list[RDMADevice]:
     """
     folder = Path(root) / "class" / "infiniband"
     try:
-        names = sorted((entry.name for entry in folder.iterdir()), key=_natural)
+        names = sorted((entry.name for entry in folder.iterdir()), key=naturalKey)
     except OSError:
         return []
     return [RDMADevice(name, Path(root)) for name in names]
-
-
-def _natural(name: str) -> list[tuple[int, str]]:
-    """Return a sort key by which C{mlx5_2} precedes C{mlx5_10}."""
-    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]
 
 
 def _member(kind: Callable[[int], _T], number: int, otherwise: _T) -> _T:
@@ -512,7 +508,7 @@ def _numberIn(path: Path) -> int:
 def _characterDevice(folder: Path, prefix: str, device: str, port: int | None = None) -> str:
     """Return the name of the class's device that belongs to an RDMA device, and to a port of it."""
     try:
-        names = sorted((entry.name for entry in folder.iterdir()), key=_natural)
+        names = sorted((entry.name for entry in folder.iterdir()), key=naturalKey)
     except OSError:
         return ""
     for name in names:

@@ -8,7 +8,6 @@ fabrics have no levels, and are drawn by adjacency.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from math import inf
@@ -18,6 +17,7 @@ from txrdma.fabric.model import Fabric, Node, Port
 from txrdma.iba.types import GUID
 from txrdma.iba.verbs import PortState
 from txrdma.kit.graphs import distances
+from txrdma.kit.strings import naturalKey
 from txrdma.monitor.series.exposition import guidText
 from txrdma.monitor.web.searches import Search
 from txrdma.monitor.web.tables import (
@@ -40,7 +40,6 @@ from txrdma.monitor.web.watch import PageContext, printable
 _LINKS_AT_A_TIME: Final = 1000
 _SWITCHES_AT_A_TIME: Final = 100
 _EDGES_AT_A_TIME: Final = 200
-_DIGITS: Final = re.compile(r"(\d+)")
 
 WORST: Final[Schema] = {"type": ["string", "null"], "enum": [*SEVERITIES, None]}
 SWITCH: Final[dict[str, Schema]] = {
@@ -118,8 +117,7 @@ def _hosts(node: Node) -> list[Node]:
 
 def _natural(node: Node) -> tuple[list[tuple[int, str]], bytes]:
     """Order of names in which 10 comes after 9."""
-    parts = _DIGITS.split(node.description[:64])
-    return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts], node.guid.raw
+    return naturalKey(node.description[:64]), node.guid.raw
 
 
 def positions(
