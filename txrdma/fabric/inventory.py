@@ -36,10 +36,8 @@ async def firmwares(
     schedule = MADSchedule(rpcs, maxOutstanding)
 
     async def read(node: Node) -> None:
-        try:
+        with suppress(MADFailure):
             found[node.guid] = await firmwareOf(schedule, endPort, node)
-        except MADFailure:
-            return
 
     await schedule.run(mqueue=(read(node) for node in nodes if node.lid and node.vendorID == MELLANOX))
     return found
