@@ -79,7 +79,7 @@ class SimulatedPortStringParser:
         key = (reactor, options)
         holding = _held.get(key)
         if holding is None:
-            holding = _held[key] = _Holding(_fabric(reactor, options))
+            holding = _held[key] = _Holding(_fabric(reactor, options), set())
         name, _, number = node.partition("/")
         try:
             port = holding.fabric.attach(name, int(number) if number else None)
@@ -104,12 +104,11 @@ class SimulatedPortStringParser:
         return ["sim"]
 
 
-class _Holding:
+class _Holding(NamedTuple):
     """A fabric, and its open ports."""
 
-    def __init__(self, fabric: SimulatedFabric) -> None:
-        self.fabric = fabric
-        self.ports: set[IMADPort] = set()
+    fabric: SimulatedFabric
+    ports: set[IMADPort]
 
 
 _held: dict[tuple[object, SimulatedFabricOptions], _Holding] = {}
