@@ -44,10 +44,8 @@ class CommandOptions(BaseOptions):
         ["device", None, None, "RDMA device. [default: soft: at the address]"],
     ]
 
-    def parseArgs(self, host: str = "", *rest: str) -> None:
+    def parseArgs(self, host: str = "") -> None:
         self["host"] = host
-        if rest:
-            raise usage.UsageError("expected one HOST")
 
     def postOptions(self) -> None:
         if bool(self["host"]) == bool(self["server"]):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from twisted.python import usage
-
 from txrdma.commands.common import sweeping
 from txrdma.commands.common.options import INTERRUPTED
 from txrdma.commands.common.rows import printJSON
@@ -24,17 +22,15 @@ class CommandOptions(sweeping.SweepOptions):
     )
     failureStatus = 2
 
-    def parseArgs(self, before: str = "", after: str = "", *rest: str) -> None:
-        if not before or rest:
-            raise usage.UsageError("expected BEFORE and optionally AFTER")
+    def parseArgs(self, before: str, after: str = "") -> None:
         self["before"], self["after"] = before, after
 
 
 async def run(reactor: Any, options: CommandOptions) -> None:
     """Run C{txrdma diff}: print the differences, exit with 1 if there are any."""
-    before = sweeping.loaded(options["before"])
+    before = sweeping.recorded(options["before"]).fabric
     if options["after"]:
-        after, names = sweeping.loaded(options["after"]), nodeNames(options)
+        after, names = sweeping.recorded(options["after"]).fabric, nodeNames(options)
     else:
         after, names = await sweeping.fabricOf(reactor, options)
     if sweeping.isInterrupted(after):

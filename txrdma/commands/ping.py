@@ -39,10 +39,8 @@ class CommandOptions(FabricOptions):
         ["interval", "i", 1.0, "Seconds between requests.", seconds],
     ]
 
-    def parseArgs(self, target: str = "", *rest: str) -> None:
+    def parseArgs(self, target: str = "") -> None:
         self["target"] = target
-        if rest:
-            raise usage.UsageError("expected one TARGET")
 
     def postOptions(self) -> None:
         if bool(self["target"]) == bool(self["server"]):

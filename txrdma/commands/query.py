@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from twisted.python import usage
-
 from txrdma.commands.common import attributefields
 from txrdma.commands.common.attributefields import assigned, attributeDict
 from txrdma.commands.common.rows import printJSON
@@ -44,9 +42,7 @@ class CommandOptions(FabricOptions):
         ["oui", None, 0, "OUI of Vend calls with a class from 0x30 on.", unsigned(24)],
     ]
 
-    def parseArgs(self, rpc: str = "", attribute: str = "", *rest: str) -> None:
-        if not attribute:
-            raise usage.UsageError("expected RPC and ATTRIBUTE, as SubnGet NodeInfo")
+    def parseArgs(self, rpc: str, attribute: str, *rest: str) -> None:
         self["rpc"], self["attribute"] = rpc, attribute
         isTarget = bool(rest) and "=" not in rest[0]
         self["target"] = rest[0] if isTarget else ""

@@ -68,9 +68,7 @@ class CommandOptions(BaseOptions):
         ["days", None, _DAYS, "Without RULES: days of the history, the last ones.", float],
     ]
 
-    def parseArgs(self, rules: str = "", *rest: str) -> None:
-        if rest:
-            raise usage.UsageError("expected at most one RULES")
+    def parseArgs(self, rules: str = "") -> None:
         self["rules"] = rules
 
     def postOptions(self) -> None:

@@ -98,9 +98,7 @@ class CommandOptions(SweepOptions):
         ["over", None, None, "List the hosts reached over the link at this port of SWITCH.", count],
     ]
 
-    def parseArgs(self, switch: str = "", *rest: str) -> None:
-        if rest:
-            raise usage.UsageError("expected at most one SWITCH")
+    def parseArgs(self, switch: str = "") -> None:
         self["switch"] = switch
 
     def postOptions(self) -> None:

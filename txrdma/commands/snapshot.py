@@ -31,8 +31,8 @@ class CommandOptions(sweeping.SweepOptions):
         "GUIDs and, with --mkey, M_Keys. The exit status is 1 if parts of the fabric did not answer."
     )
 
-    def parseArgs(self, file: str = "", *rest: str) -> None:
-        if not file or rest:
+    def parseArgs(self, file: str) -> None:
+        if not file:
             raise usage.UsageError("expected FILE")
         self["file"] = file
 

@@ -108,18 +108,14 @@ def rawAttribute(
     rpc: RPC, number: int, vendorClass: ManagementClass | None = None, oui: int = 0
 ) -> type[Attribute]:
     """Return an attribute type with this number and only bytes, as many as fit into a MAD of the call."""
+    frame = formatOf(vendorClass or rpc.managementClass)
     isSMP = rpc.managementClass is ManagementClass.SUBN_LID
-    available = _SMP_BYTES if isSMP else _attributeBytes(vendorClass or rpc.managementClass)
+    available = _SMP_BYTES if isSMP else frame.size - frame.dataOffset
     body = {"__annotations__": {"content": "bytes"}, "__module__": __name__, "content": data(available)}
     made: type[Attribute] = wire(available)(type(f"{_RAW}{number:#06x}", (Attribute,), body))
     made.attributeID, made.rpcs = number, frozenset((rpc.name,))
     made.vendorClass, made.oui = vendorClass, oui
     return made
-
-
-def _attributeBytes(managementClass: int) -> int:
-    frame = formatOf(managementClass)
-    return frame.size - frame.dataOffset
 
 
 def isRaw(attribute: Attribute) -> bool:

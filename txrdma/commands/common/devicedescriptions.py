@@ -105,19 +105,17 @@ def _plain(value: object) -> object:
 def _port(
     number: int, port: PortAttributes | EndPortAttributes, gidTable: Sequence[GIDEntry], pkeys: Sequence[PKey]
 ) -> Description:
-    return {"port": number, **_values(port, _PORT), **_tables(gidTable, pkeys), "kernel": None}
-
-
-def _tables(gidTable: Sequence[GIDEntry], pkeys: Sequence[PKey]) -> Description:
-    """Return the GID and P_Key tables of a port without empty entries."""
     taken = [(index, entry) for index, entry in enumerate(gidTable) if any(entry.gid.raw)]
     return {
+        "port": number,
+        **_values(port, _PORT),
         "gids": [str(entry.gid) for _index, entry in taken],
         "gidTable": [
             {"index": index, "gid": str(entry.gid), "type": entry.type.value, "netdev": entry.netdev}
             for index, entry in taken
         ],
         "pkeys": [{"index": index, "pkey": pkey} for index, pkey in enumerate(pkeys) if pkey],
+        "kernel": None,
     }
 
 

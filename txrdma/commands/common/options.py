@@ -78,6 +78,8 @@ _LONGEST: Final = 20
 _ENFORCED: Final = "Parameter type enforcement failed: "
 """Prefix of Twisted's message about a value that could not be converted."""
 
+_WRONG_NUMBER: Final = "Wrong number of arguments."
+"""Twisted's message about arguments that are missing, or too many."""
 
 _EXPECTED: Final[dict[object, str]] = {int: "expected a whole number", float: "expected a number"}
 """Messages about values that Python's types could not convert."""
@@ -143,7 +145,10 @@ class CommandOptions(BaseOptions):
         try:
             super().parseOptions(given)  # type: ignore[no-untyped-call]  # of Twisted's
         except usage.UsageError as error:
-            raise usage.UsageError(str(error).removeprefix(_ENFORCED)) from error
+            text = str(error).removeprefix(_ENFORCED)
+            if text == _WRONG_NUMBER:
+                text = f"expected {self.synopsis.removeprefix('[options] ')}"
+            raise usage.UsageError(text) from error
 
     def checkRanges(self, *ranges: tuple[str, float, float]) -> None:
         """

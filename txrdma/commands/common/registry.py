@@ -37,12 +37,7 @@ class Command:
         return f"txrdma.commands.{self.name.replace('-', '_')}"
 
     def load(self) -> ModuleType:
-        """
-        Import and return the module of the command.
-
-        It defines C{CommandOptions}, and the coroutine C{run(reactor, options)}: an
-        L{txrdma.error.RDMAError} of it is printed without a traceback.
-        """
+        """Import and return the module; an L{txrdma.error.RDMAError} of its C{run} has no traceback."""
         return import_module(self.moduleName)
 
     def prepare(self, options: CommandOptions) -> None:

@@ -9,13 +9,14 @@ Example of a command::
 
 from __future__ import annotations
 
-import ipaddress
 import re
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final
+
+from twisted.internet.abstract import isIPAddress
 
 from txrdma.commands.common.interruption import endedBySignals
 from txrdma.commands.common.options import CommandOptions
@@ -173,7 +174,7 @@ class Session:
         except InvalidRequest as error:
             if (match := _AT_QUEUE_PAIR.fullmatch(target.strip())) is not None:
                 return replace(await self._resolved(match[1]), dqpn=QPN(int(match[2], 0)))
-            if _isIPv4(target):
+            if isIPAddress(target):
                 return await IPPathResolver(self.endPort).resolve(target)
             known = await self._lidNamed(target)
             if known is None:
@@ -222,13 +223,6 @@ class Session:
         if not lid:
             raise DeviceUnavailable(f"the port at {path} has no LID: no subnet manager has assigned one")
         return lid
-
-
-def _isIPv4(text: str) -> bool:
-    try:
-        return bool(ipaddress.IPv4Address(text))
-    except ValueError:
-        return False
 
 
 def _directed(text: str) -> IBDRPath:

@@ -74,9 +74,7 @@ class PartOptions(SweepOptions):
         ["hops", None, None, "Maximum number of hops. [default: 0 with a TARGET, otherwise 63]", count]
     ]
 
-    def parseArgs(self, target: str = "", *rest: str) -> None:
-        if rest:
-            raise usage.UsageError("expected at most one TARGET")
+    def parseArgs(self, target: str = "") -> None:
         self["target"] = target
 
     def postOptions(self) -> None:
@@ -229,15 +227,6 @@ def unswept() -> Iterator[None]:
             gc.enable()
 
 
-def loaded(path: str) -> Fabric:
-    """
-    Load the nodes and links of a snapshot: see L{recorded}.
-
-    @raise InvalidRequest: the file cannot be read, or is not a snapshot.
-    """
-    return recorded(path).fabric
-
-
 def recorded(path: str) -> Recording:
     """
     Load a snapshot: from C{txrdma snapshot}, JSON from C{--save} or C{discover --json}, or a net file, as
@@ -267,7 +256,7 @@ def recalled(options: FabricOptions, names: NodeNames, fabric: Fabric | None = N
 
     @param fabric: the fabric of the snapshot, if it is loaded already.
     """
-    fabric = loaded(options["load"]) if fabric is None else fabric
+    fabric = recorded(options["load"]).fabric if fabric is None else fabric
     target = options.get("target")
     if not target:
         return fabric

@@ -13,7 +13,7 @@ from unittest.mock import Mock
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.commands.common.interruption import endedBySignals, StopHandler
-from txrdma.commands.common.sweeping import loaded
+from txrdma.commands.common.sweeping import recorded
 from txrdma.test.support.mad.command_decode import QUESTION
 from txrdma.test.support.mad.commanding import CommandTestCase
 
@@ -103,7 +103,7 @@ class PipeTests(CommandTestCase):
     def test_snapshot(self) -> None:
         """A snapshot may come from a pipe, as by the shell's process substitution."""
         path = self.named(self.output("discover", "--json").out.encode())
-        self.assertEqual(len(loaded(path).nodes), 9)
+        self.assertEqual(len(recorded(path).fabric.nodes), 9)
 
     def test_decode(self) -> None:
         """Captures and hexadecimal text to decode may come from pipes."""

@@ -121,6 +121,19 @@ class SMPQueryTests(SharedFabricTestCase):
             TxrdmaOptions().parseOptions(["smpquery", name, "0,1"])  # names in infiniband-diags
 
 
+class ArgumentTests(SynchronousTestCase):
+    def test_wrongNumber(self) -> None:
+        """Too many or too few arguments are refused with those that the command expects."""
+        for arguments, expected in (
+            (("query", "SubnGet"), "expected RPC ATTRIBUTE [TARGET] [FIELD=VALUE...]"),
+            (("nodes", "1", "2"), "expected [TARGET]"),
+            (("sminfo", "1", "2"), "expected [TARGET]"),
+            (("diff",), "expected BEFORE [AFTER]"),
+        ):
+            error = self.assertRaises(UsageError, TxrdmaOptions().parseOptions, list(arguments))
+            self.assertEqual(str(error), expected)
+
+
 class SAQueryTests(SharedFabricTestCase):
     def test_components(self) -> None:
         """Records are selected by any of their components, regardless of case."""
