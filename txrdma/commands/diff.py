@@ -22,7 +22,7 @@ class CommandOptions(sweeping.SweepOptions):
     )
     failureStatus = 2
 
-    def parseArgs(self, before: str, after: str = "") -> None:
+    def parseArgs(self, before: str, after: str = "") -> None:  # type: ignore[override]  # Twisted counts arguments
         self["before"], self["after"] = before, after
 
 

@@ -42,7 +42,7 @@ class CommandOptions(FabricOptions):
         ["oui", None, 0, "OUI of Vend calls with a class from 0x30 on.", unsigned(24)],
     ]
 
-    def parseArgs(self, rpc: str, attribute: str, *rest: str) -> None:
+    def parseArgs(self, rpc: str, attribute: str, *rest: str) -> None:  # type: ignore[override]  # Twisted counts arguments
         self["rpc"], self["attribute"] = rpc, attribute
         isTarget = bool(rest) and "=" not in rest[0]
         self["target"] = rest[0] if isTarget else ""

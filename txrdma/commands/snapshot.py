@@ -31,7 +31,7 @@ class CommandOptions(sweeping.SweepOptions):
         "GUIDs and, with --mkey, M_Keys. The exit status is 1 if parts of the fabric did not answer."
     )
 
-    def parseArgs(self, file: str) -> None:
+    def parseArgs(self, file: str) -> None:  # type: ignore[override]  # Twisted counts arguments
         if not file:
             raise usage.UsageError("expected FILE")
         self["file"] = file

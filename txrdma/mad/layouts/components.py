@@ -1,8 +1,9 @@
 """
-Components by which SA records can be queried, with the types of their values.
+Components by which SA records that contain another attribute can be queried, with the types of their values.
 
-Follows InfiniBand Architecture vol. 1, 15.2.5. Components of an inner attribute (C{NodeInfo} within
-C{NodeRecord}) have the names that it gives them. Each class is named after its record.
+Follows InfiniBand Architecture vol. 1, 15.2.5. Components of the inner attribute (C{NodeInfo} within
+C{NodeRecord}) have the names that it gives them. Each class is named after its record; components of other
+records are their fields.
 """
 
 # Annotations are values here: a TypedDict is made faster of types than of their names.
@@ -12,13 +13,6 @@ from typing_extensions import TypedDict
 from txrdma.iba.types import GID, GUID, LID, QPN
 from txrdma.iba.verbs import NodeType, PhysicalState, PortState
 from txrdma.mad.layouts.values import DownDefault, PathMTU, Rate, Selector, SMState
-
-
-class BlockComponents(TypedDict, total=False):
-    """Components of records that are a block of a table, of the node or port at C{lid}."""
-
-    lid: LID
-    blockNum: int
 
 
 class PathQualityComponents(TypedDict, total=False):
@@ -115,12 +109,6 @@ class PortInfoComponents(TypedDict, total=False):
     linkSpeedExtEnabled: int
 
 
-class SLtoVLMappingTableComponents(TypedDict, total=False):
-    lid: LID
-    inputPortNum: int
-    outputPortNum: int
-
-
 class SwitchInfoComponents(TypedDict, total=False):
     lid: LID
     linearFDBCap: int
@@ -142,10 +130,6 @@ class SwitchInfoComponents(TypedDict, total=False):
     enhancedPort0: bool
 
 
-class MulticastForwardingTableComponents(BlockComponents, total=False):
-    position: int
-
-
 class SMInfoComponents(TypedDict, total=False):
     lid: LID
     guid: GUID
@@ -155,103 +139,10 @@ class SMInfoComponents(TypedDict, total=False):
     smState: SMState
 
 
-class LinkSpeedWidthPairsTableComponents(TypedDict, total=False):
+class GUIDInfoComponents(TypedDict, total=False):
     lid: LID
-    portNum: int
-
-
-class LinkComponents(TypedDict, total=False):
-    fromLID: LID
-    fromPort: int
-    toPort: int
-    toLID: LID
-
-
-class GUIDInfoComponents(BlockComponents, total=False):
+    blockNum: int
     guids: tuple[GUID, ...]
-
-
-class ServiceComponents(TypedDict, total=False):
-    serviceID: int
-    serviceGID: GID
-    servicePKey: int
-    serviceLease: int
-    serviceKey: bytes
-    serviceName: bytes
-    data8: tuple[int, ...]
-    data16: tuple[int, ...]
-    data32: tuple[int, ...]
-    data64: tuple[int, ...]
-
-
-class PKeyTableComponents(BlockComponents, total=False):
-    portNum: int
-
-
-class PathComponents(PathQualityComponents, total=False):
-    serviceID: int
-    dgid: GID
-    sgid: GID
-    dlid: LID
-    slid: LID
-    preference: int
-    reversePathPKeyMember: int
-
-
-class VLArbitrationTableComponents(BlockComponents, total=False):
-    outputPortNum: int
-
-
-class MCMemberComponents(TypedDict, total=False):
-    mgid: GID
-    portGID: GID
-    qkey: int
-    mlid: LID
-    mtuSelector: Selector
-    mtu: PathMTU
-    trafficClass: int
-    pkey: int
-    rateSelector: Selector
-    rate: Rate
-    packetLifeTimeSelector: Selector
-    packetLifeTime: int
-    serviceLevel: int
-    flowLabel: int
-    hopLimit: int
-    scope: int
-    joinState: int
-    proxyJoin: bool
-
-
-class TraceComponents(TypedDict, total=False):
-    gidPrefix: int
-    idGeneration: int
-    nodeType: int
-    nodeID: int
-    chassisID: int
-    entryPortID: int
-    exitPortID: int
-    entryPort: int
-    exitPort: int
-
-
-class MultiPathComponents(PathQualityComponents, total=False):
-    serviceIDUpper: int
-    independenceSelector: int
-    sgidCount: int
-    dgidCount: int
-    serviceIDLower: int
-
-
-class PortInfoExtendedComponents(TypedDict, total=False):
-    endPortLID: LID
-    portNum: int
-    options: int
-
-
-class ServiceAssociationComponents(TypedDict, total=False):
-    serviceKey: bytes
-    serviceName: bytes
 
 
 class InformInfoComponents(TypedDict, total=False):

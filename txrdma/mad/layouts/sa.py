@@ -72,6 +72,17 @@ class Record(Attribute):
     """Make a query for the records with these components: see L{Queries}."""
 
 
+class _PlainRecord(Record):
+    """A record whose components are its fields, other than reserved ones and tables."""
+
+    __slots__ = ()
+
+    @classmethod
+    def query(cls: Callable[P, R], /, *args: P.args, **values: P.kwargs) -> Query[R]:
+        """Make a query for the records with these components: see L{Queries}."""
+        return _queryFor(cast("type[R]", cls), *args, **values)
+
+
 def _queryFor(kind: type[R], /, **values: Any) -> Query[R]:
     masks, owners = componentsOf(kind)
     mask = 0
@@ -150,10 +161,9 @@ class PortInfoRecord(Record):
 
 
 @attribute(0x0013, "SubnAdmGet", "SubnAdmGetTable", size=16)
-class SLtoVLMappingTableRecord(Record):
+class SLtoVLMappingTableRecord(_PlainRecord):
     """Virtual lanes of a port by service level (IBA 15.2.5.4)."""
 
-    query = Queries(components.SLtoVLMappingTableComponents)
     lid: LID = bits(16)
     inputPortNum: int = bits(8)
     outputPortNum: int = bits(8)
@@ -173,10 +183,9 @@ class SwitchInfoRecord(Record):
 
 
 @attribute(0x0015, "SubnAdmGet", "SubnAdmGetTable", size=72)
-class LinearForwardingTableRecord(Record):
+class LinearForwardingTableRecord(_PlainRecord):
     """64 entries of a switch's table (IBA 15.2.5.6)."""
 
-    query = Queries(components.BlockComponents)
     lid: LID = bits(16)
     blockNum: int = bits(16)
     reserved: int = bits(32)
@@ -184,10 +193,9 @@ class LinearForwardingTableRecord(Record):
 
 
 @attribute(0x0016, "SubnAdmGet", "SubnAdmGetTable", size=72)
-class RandomForwardingTableRecord(Record):
+class RandomForwardingTableRecord(_PlainRecord):
     """16 entries of a switch's table (IBA 15.2.5.7)."""
 
-    query = Queries(components.BlockComponents)
     lid: LID = bits(16)
     blockNum: int = bits(16)
     reserved: int = bits(32)
@@ -195,10 +203,9 @@ class RandomForwardingTableRecord(Record):
 
 
 @attribute(0x0017, "SubnAdmGet", "SubnAdmGetTable", size=72)
-class MulticastForwardingTableRecord(Record):
+class MulticastForwardingTableRecord(_PlainRecord):
     """32 multicast LIDs of a switch's table, for 16 ports (IBA 15.2.5.8)."""
 
-    query = Queries(components.MulticastForwardingTableComponents)
     lid: LID = bits(16)
     position: int = bits(4)
     reserved: int = bits(3)
@@ -218,10 +225,9 @@ class SMInfoRecord(Record):
 
 
 @attribute(0x0019, "SubnAdmGet", "SubnAdmGetTable", size=40)
-class LinkSpeedWidthPairsTableRecord(Record):
+class LinkSpeedWidthPairsTableRecord(_PlainRecord):
     """Link widths that a port can have at each speed (IBA 15.2.5.21)."""
 
-    query = Queries(components.LinkSpeedWidthPairsTableComponents)
     lid: LID = bits(16)
     portNum: int = bits(8)
     reserved: int = bits(8)
@@ -229,10 +235,9 @@ class LinkSpeedWidthPairsTableRecord(Record):
 
 
 @attribute(0x0020, "SubnAdmGet", "SubnAdmGetTable", size=6)
-class LinkRecord(Record):
+class LinkRecord(_PlainRecord):
     """A link, in one direction (IBA 15.2.5.13)."""
 
-    query = Queries(components.LinkComponents)
     fromLID: LID = bits(16)
     fromPort: int = bits(8)
     toPort: int = bits(8)
@@ -252,10 +257,9 @@ class GUIDInfoRecord(Record):
 
 
 @attribute(0x0031, "SubnAdmGet", "SubnAdmGetTable", "SubnAdmSet", "SubnAdmDelete", size=176)
-class ServiceRecord(Record):
+class ServiceRecord(_PlainRecord):
     """A registered service (IBA 15.2.5.14). C{serviceLease} is in seconds."""
 
-    query = Queries(components.ServiceComponents)
     serviceID: int = key(64)
     serviceGID: GID = data(16)
     servicePKey: int = key(16)
@@ -270,10 +274,9 @@ class ServiceRecord(Record):
 
 
 @attribute(0x0033, "SubnAdmGet", "SubnAdmGetTable", size=72)
-class PKeyTableRecord(Record):
+class PKeyTableRecord(_PlainRecord):
     """Block of 32 P_Keys of a port (IBA 15.2.5.11)."""
 
-    query = Queries(components.PKeyTableComponents)
     lid: LID = bits(16)
     blockNum: int = bits(16)
     portNum: int = bits(8)
@@ -282,7 +285,7 @@ class PKeyTableRecord(Record):
 
 
 @attribute(0x0035, "SubnAdmGet", "SubnAdmGetTable", size=64)
-class PathRecord(Record):
+class PathRecord(_PlainRecord):
     """
     A path between two ports (IBA 15.2.5.16).
 
@@ -291,7 +294,6 @@ class PathRecord(Record):
     """
 
     componentBits = MappingProxyType({"serviceID": 2})
-    query = Queries(components.PathComponents)
     serviceID: int = key(64)
     dgid: GID = data(16)
     sgid: GID = data(16)
@@ -319,10 +321,9 @@ class PathRecord(Record):
 
 
 @attribute(0x0036, "SubnAdmGet", "SubnAdmGetTable", size=72)
-class VLArbitrationTableRecord(Record):
+class VLArbitrationTableRecord(_PlainRecord):
     """Half of a port's arbitration table (IBA 15.2.5.9)."""
 
-    query = Queries(components.VLArbitrationTableComponents)
     lid: LID = bits(16)
     outputPortNum: int = bits(8)
     blockNum: int = bits(8)
@@ -331,14 +332,13 @@ class VLArbitrationTableRecord(Record):
 
 
 @attribute(0x0038, "SubnAdmGet", "SubnAdmGetTable", "SubnAdmSet", "SubnAdmDelete", size=52)
-class MCMemberRecord(Record):
+class MCMemberRecord(_PlainRecord):
     """
     A member of a multicast group (IBA 15.2.5.17).
 
     @ivar joinState: bit 0 full member, bit 1 non-member, bit 2 send-only.
     """
 
-    query = Queries(components.MCMemberComponents)
     mgid: GID = data(16)
     portGID: GID = data(16)
     qkey: int = key(32)
@@ -361,10 +361,9 @@ class MCMemberRecord(Record):
 
 
 @attribute(0x0039, "SubnAdmGetTraceTable", size=46)
-class TraceRecord(Record):
+class TraceRecord(_PlainRecord):
     """A hop of a path (IBA 15.2.5.19)."""
 
-    query = Queries(components.TraceComponents)
     gidPrefix: int = key(64)
     idGeneration: int = bits(16)
     reserved: int = bits(8)
@@ -378,7 +377,7 @@ class TraceRecord(Record):
 
 
 @attribute(0x003A, "SubnAdmGetMulti", size=24)
-class MultiPathRecord(Record):
+class MultiPathRecord(_PlainRecord):
     """
     Query for paths between several ports (IBA 15.2.5.20).
 
@@ -386,7 +385,6 @@ class MultiPathRecord(Record):
     two parts of the service ID are its upper 8 and its lower 56 bits.
     """
 
-    query = Queries(components.MultiPathComponents)
     rawTraffic: bool = bits(1)
     reserved: int = bits(3)
     flowLabel: int = bits(20)
@@ -419,16 +417,15 @@ class MultiPathRecord(Record):
 
         @raise TypeError: there is no such component.
         """
-        query = cls.query(sgidCount=len(sources), dgidCount=len(destinations), **values)
+        query = _queryFor(cls, sgidCount=len(sources), dgidCount=len(destinations), **values)
         return query._replace(more=b"".join(gid.raw for gid in (*sources, *destinations)))
 
 
 @attribute(0x003E, "SubnAdmGet", "SubnAdmGetTable", size=68)
-class PortInfoExtendedRecord(Record):
+class PortInfoExtendedRecord(_PlainRecord):
     """A port's forward error correction (IBA 15.2.5.24)."""
 
     unqueried = ("portInfoExtended",)
-    query = Queries(components.PortInfoExtendedComponents)
     endPortLID: LID = bits(16)
     portNum: int = bits(8)
     options: int = key(8)
@@ -436,10 +433,9 @@ class PortInfoExtendedRecord(Record):
 
 
 @attribute(0x003B, "SubnAdmGet", "SubnAdmGetTable", size=80)
-class ServiceAssociationRecord(Record):
+class ServiceAssociationRecord(_PlainRecord):
     """Name of the service that a service key belongs to (IBA 15.2.5.15)."""
 
-    query = Queries(components.ServiceAssociationComponents)
     serviceKey: bytes = data(16)
     serviceName: bytes = data(64, shown=text)
 

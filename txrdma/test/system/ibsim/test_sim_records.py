@@ -25,7 +25,6 @@ from txrdma.mad.agent import MADAgent
 from txrdma.mad.core.frames import Keys, NO_KEYS
 from txrdma.mad.layouts import sa
 from txrdma.mad.layouts.attributes import Attribute
-from txrdma.mad.layouts.components import ServiceComponents
 from txrdma.mad.layouts.messages import InformInfo
 from txrdma.mad.layouts.values import PathMTU, Rate, Selector, SMState
 from txrdma.sim.fabric.sm.election import ManagerCandidate
@@ -301,7 +300,7 @@ class ServiceTests(RecordsTestCase):
     async def test_services(self) -> None:
         """A service can be registered, found and deleted. The last bytes of OpenSM's record are undefined."""
         (gid,) = (gidOf(place) for place in await self.administer() if place.name(self.ours) == "a")
-        offer: ServiceComponents = {
+        offer: dict[str, Any] = {
             "serviceID": 77,
             "serviceGID": gid,
             "serviceName": b"files".ljust(64, b"\0"),

@@ -9,7 +9,6 @@ from txrdma.iba.types import GID, GUID, LID, QPN
 from txrdma.mad.core.frames import Keys
 from txrdma.mad.errors import MADError
 from txrdma.mad.layouts import sa, smp
-from txrdma.mad.layouts.components import ServiceComponents
 from txrdma.mad.layouts.messages import InformInfo, Notice, ReportedNotice
 from txrdma.mad.layouts.smp import GUIDInfo
 from txrdma.mad.layouts.values import PathMTU, PortCapability, Rate, Selector, SMState
@@ -202,7 +201,7 @@ class GroupTests(AdministrationTestCase):
 
 class ServiceTests(AdministrationTestCase):
     def test_service(self) -> None:
-        offer: ServiceComponents = {
+        offer: dict[str, Any] = {
             "serviceID": 77,
             "serviceGID": self.gid("a"),
             "serviceName": b"files".ljust(64, b"\0"),
