@@ -95,10 +95,19 @@ def contents(path: str) -> bytes:
 class _Folder:
     """A folder of attributes, any of which may be missing, and which may disappear with its device."""
 
+    name: str
+    _kind: str
+
     def __init__(self, path: Path, root: Path) -> None:
         self._path = path
         self._prefix = str(path)
         self._root = root
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Folder) and other._path == self._path
+
+    def __hash__(self) -> int:
+        return hash(self._path)
 
     def _read(self, name: str) -> str:
         """Return the content of a file, stripped; empty if it cannot be read."""
@@ -109,7 +118,8 @@ class _Folder:
             return ""
 
     def _checkThere(self) -> None:
-        raise NotImplementedError
+        if not self._path.is_dir():
+            raise DeviceUnavailable(f"the RDMA {self._kind} {self.name} no longer exists")
 
     def _parsed(self, name: str, parse: Callable[[str], _T], otherwise: _T) -> _T:
         try:
@@ -128,7 +138,7 @@ class _Folder:
         except OSError:
             self._checkThere()
             return []
-        return sorted(found, key=lambda entry: (int(entry), "") if entry.isdecimal() else (-1, entry))
+        return sorted(found, key=naturalKey)
 
     def _counters(self, folder: str) -> dict[str, int]:
         """Return the numbers in a folder, without files such as C{"N/A (no PMA)"}."""
@@ -143,6 +153,8 @@ class RDMADevice(_Folder):
     @ivar name: its name in the kernel: C{"mlx5_0"}.
     """
 
+    _kind = "device"
+
     def __init__(self, name: str, root: Path = SYS) -> None:
         """@param root: path at which sysfs is mounted."""
         super().__init__(root / "class" / "infiniband" / name, root)
@@ -150,16 +162,6 @@ class RDMADevice(_Folder):
 
     def __repr__(self) -> str:
         return f"RDMADevice({self.name!r})"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, RDMADevice) and other._path == self._path
-
-    def __hash__(self) -> int:
-        return hash(self._path)
-
-    def _checkThere(self) -> None:
-        if not self.isPresent:
-            raise DeviceUnavailable(f"the RDMA device {self.name} no longer exists")
 
     @property
     def isPresent(self) -> bool:
@@ -257,6 +259,8 @@ class EndPort(_Folder):
     @ivar name: its device's name and its number: C{"mlx5_0/1"}.
     """
 
+    _kind = "port"
+
     def __init__(self, device: RDMADevice, number: int) -> None:
         super().__init__(device._path / "ports" / str(number), device._root)
         self.device = device
@@ -265,16 +269,6 @@ class EndPort(_Folder):
 
     def __repr__(self) -> str:
         return f"<EndPort {self.name}>"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, EndPort) and other._path == self._path
-
-    def __hash__(self) -> int:
-        return hash(self._path)
-
-    def _checkThere(self) -> None:
-        if not self._path.is_dir():
-            raise DeviceUnavailable(f"the RDMA port {self.name} no longer exists")
 
     @property
     def state(self) -> PortState:
