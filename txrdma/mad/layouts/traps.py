@@ -220,15 +220,11 @@ _DETAILS: Final[dict[int, type[Layout]]] = {
 }
 
 
-_OTHERS: Final[dict[tuple[int, int], type[Layout]]] = {
-    (ManagementClass.BM, 259): BadBKeyDetails,
-    (ManagementClass.CONG_MGT, 0): BadCCKeyDetails,
+_OTHERS: Final[dict[tuple[int, int], tuple[str, type[Layout]]]] = {
+    (ManagementClass.BM, 259): ("BAD_BKEY", BadBKeyDetails),
+    (ManagementClass.CONG_MGT, 0): ("BAD_CC_KEY", BadCCKeyDetails),
 }
-_NAMES: Final[dict[tuple[int, int], str]] = {
-    (ManagementClass.BM, 259): "BAD_BKEY",
-    (ManagementClass.CONG_MGT, 0): "BAD_CC_KEY",
-}
-"""Names of the traps of other classes, which are numbered from 0."""
+"""Traps of other classes, which are numbered from 0."""
 
 _SUBNET: Final = (ManagementClass.SUBN_LID, ManagementClass.SUBN_DIRECTED, ManagementClass.SUBN_ADM)
 
@@ -238,7 +234,8 @@ def _trapName(notice: Notice, managementClass: int) -> str | None:
         return None
     if managementClass in _SUBNET:
         return Trap(notice.trapNumber).name
-    return _NAMES.get((managementClass, notice.trapNumber), f"UNKNOWN_{notice.trapNumber:#x}")
+    name, _kind = _OTHERS.get((managementClass, notice.trapNumber), (f"UNKNOWN_{notice.trapNumber:#x}", None))
+    return name
 
 
 def detailsOf(notice: Notice, managementClass: int = ManagementClass.SUBN_LID) -> Layout | None:
@@ -252,7 +249,7 @@ def detailsOf(notice: Notice, managementClass: int = ManagementClass.SUBN_LID) -
     if managementClass in _SUBNET:
         kind = _DETAILS.get(notice.trapNumber)
     else:
-        kind = _OTHERS.get((managementClass, notice.trapNumber))
+        _name, kind = _OTHERS.get((managementClass, notice.trapNumber), ("", None))
     return None if kind is None else kind.decode(notice.details)
 
 
