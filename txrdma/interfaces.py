@@ -511,7 +511,8 @@ class IMADPort(Interface):
 
         @param datagram: 256 bytes; longer only with C{doesRMPP}.
         @param answerWithin: seconds within which a response is expected; 0 for none.
-        @raise txrdma.error.InvalidRequest: the port cannot send this datagram.
+        @raise txrdma.error.InvalidRequest: the port cannot send this datagram, or not along this path.
+        @raise txrdma.error.ResourceExhausted: too many datagrams wait, or the system's buffers are full.
         """
 
     def pathOf(envelope: object) -> IBPath:
@@ -525,7 +526,7 @@ class IMADPort(Interface):
         """
 
     def refresh() -> MADEndPort:
-        """Read the addresses and the SM of the port again."""
+        """Read the addresses and the SM of the port again; raise L{DeviceUnavailable} if that fails."""
 
     def close() -> None:
         """Close the port. Idempotent."""

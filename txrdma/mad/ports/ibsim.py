@@ -152,11 +152,6 @@ class IbsimPort(DescriptorPort):
     # IMADPort
 
     def send(self, datagram: Buffer, path: IBPath, answerWithin: float = 0.0) -> None:
-        """
-        Send one datagram, which waits here while ibsim's socket is full.
-
-        @raise ResourceExhausted: too many datagrams wait.
-        """
         if self._closed:
             raise DeviceUnavailable(f"{self.name} is closed")
         if len(datagram) != 256:
@@ -189,11 +184,6 @@ class IbsimPort(DescriptorPort):
         return mayBeFrom(path, _ENVELOPE.unpack_from(*envelope)[1], None, self.endPort.lidMask)
 
     def refresh(self) -> MADEndPort:
-        """
-        Read the port's attributes again.
-
-        @raise DeviceUnavailable: ibsim has ended, or does not answer at once.
-        """
         if self._closed:
             raise DeviceUnavailable(f"{self.name} is closed")
         info = PortInfo.decode(self._ask(ControlType.GET_PORT_INFO, b"\0"))

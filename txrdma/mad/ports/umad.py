@@ -166,12 +166,6 @@ class UmadPort(DescriptorPort):
         return end
 
     def send(self, datagram: Buffer, path: IBPath, answerWithin: float = 0.0) -> None:
-        """
-        Send one datagram through the kernel.
-
-        @raise InvalidRequest: the kernel refuses it.
-        @raise ResourceExhausted: the kernel's buffers are full.
-        """
         if self._closed:
             raise DeviceUnavailable(f"{self.name} is closed")
         managementClass = datagram[1]

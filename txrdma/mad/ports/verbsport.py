@@ -168,12 +168,6 @@ class VerbsPort(DescriptorPort):
         self._turn()
 
     def send(self, datagram: Buffer, path: IBPath, answerWithin: float = 0.0) -> None:
-        """
-        Send one datagram, which waits here while the send queue is full.
-
-        @raise InvalidRequest: the datagram is an SMP, or has no address or another partition.
-        @raise ResourceExhausted: too many datagrams wait.
-        """
         if self._closed:
             raise DeviceUnavailable(f"{self.name} is closed")
         if len(datagram) != MAD_LENGTH:
