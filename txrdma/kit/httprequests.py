@@ -77,7 +77,6 @@ class _QuietPool(HTTPConnectionPool):
     """A pool of connections that are not logged."""
 
     def getConnection(self, key: object, endpoint: IStreamClientEndpoint) -> Any:
-        """Return a Deferred of a connection to an endpoint."""
         return super().getConnection(key, _QuietEndpoint(endpoint))
 
 
@@ -196,7 +195,6 @@ class _BodyReader(Protocol):
             self.giveUp()
 
     def giveUp(self) -> None:
-        """Close the connection."""
         transport: Any = self.transport
         if transport is not None:
             transport.loseConnection()

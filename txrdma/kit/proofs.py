@@ -230,12 +230,7 @@ class ProvedClientEndpoint:
         self._reactor, self._stream, self._terms = reactor, stream, (rank, server, key)
 
     def connect(self, factory: IProtocolFactory) -> Deferred[Any]:
-        """
-        Connect.
-
-        @return: fires with the protocol of the factory; fails with L{Refused} if an end cannot prove its
-            rank.
-        """
+        """Connect; fails with L{Refused} if an end cannot prove its rank."""
         return Deferred.fromCoroutine(self._connect(factory))
 
     async def _connect(self, factory: IProtocolFactory) -> Any:
