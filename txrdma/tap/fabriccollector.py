@@ -83,7 +83,6 @@ class CollectorService(ListeningService):
         self.listening = self.listen(proved, self.factory)
 
     def startService(self) -> None:
-        """Listen."""
         super().startService()  # type: ignore[no-untyped-call]  # of Twisted's
         _log.info("reads counters by {port}", port=self.agent.port.name)
 

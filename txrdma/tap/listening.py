@@ -32,11 +32,7 @@ class ListeningService(MultiService):
         return listening
 
     def privilegedStartService(self) -> None:
-        """
-        Start listening.
-
-        @raise SystemExit: listening failed: the port is in use, or a permission is missing.
-        """
+        """Start listening, or exit: the port is in use, or a permission is missing."""
         try:
             super().privilegedStartService()  # type: ignore[no-untyped-call]  # of Twisted's
         except CANNOT_LISTEN as error:

@@ -459,11 +459,7 @@ class MonitorService(ListeningService):
         super().privilegedStartService()
 
     def startService(self) -> None:
-        """
-        Start polling and listening.
-
-        @raise DeviceUnavailable: listening failed: the port is in use, or a permission is missing.
-        """
+        """Start polling and listening; raise L{DeviceUnavailable} if listening failed."""
         try:
             super().startService()  # type: ignore[no-untyped-call]  # of Twisted's
         except CANNOT_LISTEN as error:

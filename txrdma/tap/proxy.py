@@ -208,7 +208,6 @@ class ProxyFactory(Factory):
         return Pair(self).near
 
     def connect(self, far: Side) -> Deferred[interfaces.IProtocol]:
-        """Connect to the target."""
         return self._target.connect(Factory.forProtocol(lambda: far))
 
     def began(self, pair: Pair) -> None:
