@@ -227,7 +227,6 @@ class CollectorProtocol(MessageConnection):
             self.send(wire.encodeResults(message))
 
     def end(self, reason: str) -> None:
-        """Cancel all calls, and end the connection."""
         self._forget()
         super().end(reason)
 
@@ -241,7 +240,6 @@ class CollectorProtocol(MessageConnection):
         self._beating.stop()
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """Cancel all calls of the monitor."""
         self._forget()
         self.factory.connections.discard(self)
 
