@@ -90,7 +90,7 @@ class HostNetwork:
         """
         self._querySocket = queries
         self._readers = (
-            _Reader(routes, _ROUTE_GROUPS, _isRoute, self._changed),
+            _Reader(routes, _ROUTE_GROUPS, lambda datagram: True, self._changed),  # all are relevant
             _Reader(events, _EVENT_GROUPS, _isOfRDMA, self._changed),
         )
         self._sequence = count(1)
@@ -292,10 +292,6 @@ class _Reader:
 
     def close(self) -> None:
         self._socket.close()
-
-
-def _isRoute(datagram: bytes) -> bool:
-    return True  # all messages of the groups are relevant
 
 
 def _isOfRDMA(datagram: bytes) -> bool:
