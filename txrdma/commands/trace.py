@@ -90,8 +90,10 @@ async def _unicast(session: Session) -> tuple[PathRecord | None, list[Hop]]:
     view = _view(session)
     if not session.options["sa"]:
         return None, await trace(view, lid, source)
-    record = await _recordOf(session, source, lid)
-    hops = await tracedBySA(session.agent, view, source or session.endPort.lid, lid)
+    slid = source or session.endPort.lid
+    query = PathRecord.query(slid=slid, dlid=lid, reversible=True, numbPath=1)
+    record = await session.agent.SubnAdmGet(query)
+    hops = await tracedBySA(session.agent, view, slid, lid)
     return record, await trace(view, lid, source) if hops is None else hops
 
 
@@ -119,11 +121,6 @@ def destinationOf(hops: list[Hop], lid: int, mlid: int) -> list[Hop]:
 async def lidOf(session: Session, target: str) -> LID:
     """Return the LID of a target's port."""
     return (await session.toServices(target)).dlid
-
-
-async def _recordOf(session: Session, source: LID | None, lid: LID) -> PathRecord:
-    query = PathRecord.query(slid=source or session.endPort.lid, dlid=lid, reversible=True, numbPath=1)
-    return await session.agent.SubnAdmGet(query)
 
 
 def _branches(hops: list[Hop], isTree: bool) -> Iterator[tuple[str, Hop, Stop]]:
