@@ -512,8 +512,8 @@ class Sweep:
             if port.peer is not None:
                 self._isDown(port, route)
             return
-        if self._isQDR:
-            self._askForFDR10(route, port)
+        if self._isQDR and port.mayRunFDR10:  # QDR in PortInfo may mean FDR10
+            self._ask(_ExtendedPortInfo, route, port.number, self._extended, port)
         if port.peer is not None:
             return
         if self._isLimited:
@@ -525,11 +525,6 @@ class Sweep:
             self.farther += 1
         elif not self.bounds.isFull:
             self._ask(_NodeInfo, self._beyond(route, port.number), 0, self._found, port)
-
-    def _askForFDR10(self, route: IBDRPath, port: Port) -> None:
-        """Query ExtendedPortInfo if QDR in PortInfo may mean FDR10."""
-        if port.mayRunFDR10:
-            self._ask(_ExtendedPortInfo, route, port.number, self._extended, port)
 
     @staticmethod
     def _extended(content: bytes, route: IBDRPath, port: Port) -> None:
