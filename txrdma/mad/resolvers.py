@@ -91,7 +91,13 @@ class SAPathResolver:
         self._asksForLIDs, self._keepsGIDs = asksForLIDs, keepsGIDs
 
     def resolve(self, target: object) -> Deferred[IBPath]:
-        """Return the path to a port, or to a node by its description, or by the first word of it."""
+        """
+        Return the path to a port.
+
+        @param target: a port, or the name of a node: its description, or the first word of it.
+        @return: fails with L{txrdma.mad.errors.MADError} if the SA has none, with C{ValueError} if the target
+            names no port.
+        """
         end = current(self._endPort)
         try:
             known = _read(target, end)
@@ -196,7 +202,12 @@ class IPPathResolver:
         self._sourceAddress = sourceAddress
 
     def resolve(self, target: object) -> Deferred[IBPath]:
-        """Return the path to an IP address, with or without a scope, or to a GID that is one."""
+        """
+        Return the path to an IP address, with or without a scope, or to a GID that is one.
+
+        It fails with C{ValueError} if the text is not an address, and with C{DeviceUnavailable} if the local
+        port has no address of the same kind.
+        """
         try:
             gid = target if isinstance(target, GID) else parseGID(str(target), str(target).strip(), None)
         except ValueError:

@@ -37,7 +37,12 @@ class Command:
         return f"txrdma.commands.{self.name.replace('-', '_')}"
 
     def load(self) -> ModuleType:
-        """Import and return the module; an L{txrdma.error.RDMAError} of its C{run} has no traceback."""
+        """
+        Import and return the module of the command.
+
+        It defines C{CommandOptions}, and the coroutine C{run(reactor, options)}: an
+        L{txrdma.error.RDMAError} of it is printed without a traceback.
+        """
         return import_module(self.moduleName)
 
     def prepare(self, options: CommandOptions) -> None:
