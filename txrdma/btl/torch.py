@@ -347,23 +347,18 @@ class ProcessGroupBTL(ProcessGroup):
 
         return self._start("scatter", opts, outputs, run)
 
-    def reduce_scatter(
-        self, outputs: Sequence[Tensor], inputs: Sequence[Sequence[Tensor]], opts: Any
-    ) -> Work:
-        return self._reduceScatter(outputs, inputs, opts)
-
     def reduce_scatter_single(self, output: Tensor, tensor: Tensor, opts: Any) -> Work:
         return self.reduce_scatter_single_coalesced([output], [tensor], opts)
 
     def reduce_scatter_single_coalesced(
         self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any
     ) -> Work:
-        return self._reduceScatter(outputs, [_flat(each).chunk(self._size) for each in inputs], opts)
+        return self.reduce_scatter(outputs, [_flat(each).chunk(self._size) for each in inputs], opts)
 
     _reduce_scatter_base = reduce_scatter_single
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
-    def _reduceScatter(
+    def reduce_scatter(
         self, outputs: Sequence[Tensor], inputs: Sequence[Sequence[Tensor]], opts: Any
     ) -> Work:
         """Send each member its part of the tensors of all, and reduce the parts received here."""
