@@ -327,9 +327,7 @@ class _ConnectedDevice(PeerDevice):
 
     def leaveReceived(self, parsed: PairNotice) -> None:
         """End the connection to a queue pair that the peer has closed."""
-        invitation = self._invitations.pop((parsed.source, parsed.destination), None)
-        if invitation is not None:
-            _discard(*invitation)
+        self._dropInvitation(parsed.source, parsed.destination)
         connection = self.connection(parsed.source, parsed.destination)
         unopened = self._unopened.get(parsed.destination)
         if connection is not None:
@@ -339,14 +337,17 @@ class _ConnectedDevice(PeerDevice):
 
     def fail(self, source: QPN, destination: QPN) -> None:
         """End the connection between two queue pairs, since a message about it could not be processed."""
-        invitation = self._invitations.pop((source, destination), None)
-        if invitation is not None:
-            _discard(*invitation)
+        self._dropInvitation(source, destination)
         connected = self.queuePairs.get(destination) or self._unopened.get(destination)
         if connected is not None and connected.destination == source:
             connected.owner.failed(AsyncEventKind.QP_FATAL)  # sends LEAVE
         else:
             self._sendLeave(destination, source)
+
+    def _dropInvitation(self, source: QPN, destination: QPN) -> None:
+        invitation = self._invitations.pop((source, destination), None)
+        if invitation is not None:
+            _discard(*invitation)
 
     def connection(self, source: QPN, destination: QPN) -> SharedQueuePair | None:
         connection = self.queuePairs.get(destination)

@@ -212,7 +212,7 @@ class InterruptionTests(SteppedTime, SynchronousTestCase):
     def playEach(self, work: Callable[[], None]) -> None:
         """Play once for each function that is called, and let its first call raise, and the last one."""
         self.assertEqual(self.play(work), [])
-        self.assertGreater(len(self.interruptions.counts), 40)
+        self.assertGreater(len(self.interruptions.counts), 35)
         for (owner, name), number in self.interruptions.each(1):
             self.assertEqual(self.play(work), [], (owner.__name__, name, number))
 
