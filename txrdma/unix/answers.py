@@ -15,6 +15,7 @@ import socket
 import sys
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from threading import Thread
 from typing import Any, cast, Final, Generic, NoReturn, TypeVar
@@ -86,6 +87,9 @@ class Answering(LocalListener):
             Thread(target=_sendRest, args=(client, answer[sent:]), daemon=True).start()
 
 
+AnsweringT = TypeVar("AnsweringT", bound=Answering)
+
+
 def _sendRest(client: socket.socket, answer: bytes) -> None:
     with client:
         client.settimeout(_TIMEOUT_SECONDS)
@@ -93,6 +97,20 @@ def _sendRest(client: socket.socket, answer: bytes) -> None:
             client.sendall(answer)
         except OSError:
             pass  # the client has closed the connection, or does not read
+
+
+def opened(make: Callable[[], AnsweringT], command: str) -> AnsweringT | None:
+    """Make a status socket, or log that C{command} gets none; return None then."""
+    try:
+        return make()
+    except OSError as error:  # another reactor of this process answers, or there are no abstract names
+        _rateLimited.info(
+            (command, error.errno),
+            "`{command}` gets no status from this process: its socket can't be opened: {error}",
+            command=command,
+            error=errorText(error),
+        )
+        return None
 
 
 def _add(total: Counter[str], counters: Counter[str]) -> None:
@@ -158,18 +176,10 @@ class StatusServer(Generic[T]):
         """Open the status socket of a reactor that runs now, unless all its objects are gone."""
         if reactor in self._answering or reactor not in self.parts.values():
             return
-        try:
-            listener = Answering(reactor, self._namespace, self._report, "the status of counters")
-        except OSError as error:  # another reactor of this process answers, or there are no abstract names
-            _rateLimited.info(
-                (self._command, error.errno),
-                "`{command}` gets no status from this process: its socket can't be opened: {error}",
-                command=self._command,
-                error=errorText(error),
-            )
-            return
-        reactor._internalReaders.add(listener)
-        self._answering[reactor] = listener
+        made = partial(Answering, reactor, self._namespace, self._report, "the status of counters")
+        if (listener := opened(made, self._command)) is not None:
+            reactor._internalReaders.add(listener)
+            self._answering[reactor] = listener
 
 
 def processesIn(namespace: str, listing: str | None = None) -> list[int]:

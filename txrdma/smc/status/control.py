@@ -9,21 +9,17 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any, cast, ClassVar
 from weakref import WeakKeyDictionary
 
 from twisted.internet.interfaces import IReactorCore, IReactorFDSet, IReactorTime
-from twisted.logger import Logger
 
-from txrdma.kit.logs import errorText, RateLimitedLogger
 from txrdma.kit.values import frozen
 from txrdma.smc.common.reactoruse import reactorUse
 from txrdma.smc.signalling.silence import silentPeers
-from txrdma.unix.answers import Answering
+from txrdma.unix.answers import Answering, opened
 from txrdma.unix.sockets import Reactor
-
-_log = Logger()
-_rateLimited = RateLimitedLogger(_log)
 
 NAMESPACE = "txrdma/control"
 """Prefix of the abstract names at which processes answer."""
@@ -113,12 +109,4 @@ def answer(reactor: object, report: Report) -> ControlSocket | None:
         return None
     if not sys.platform.startswith("linux"):
         return None
-    try:
-        return ControlSocket(cast(Reactor, reactor), report)
-    except OSError as error:
-        _rateLimited.info(
-            str(error),
-            "`txrdma connections` gets no answer from this process: its socket can't be opened: {error}",
-            error=errorText(error),
-        )
-        return None
+    return opened(partial(ControlSocket, cast(Reactor, reactor), report), "txrdma connections")
