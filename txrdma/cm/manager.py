@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from os import urandom
-from typing import Final
+from typing import Final, TypeVar
 
 from zope.interface import implementer
 
@@ -76,6 +76,8 @@ _CLASS_PORT_INFO: Final = ClassPortInfo(
 """The answer to a Get of the class's capabilities (IBA 16.7.3)."""
 
 _CLOSED: Final = "the communication manager is closed"
+
+_HandlerT = TypeVar("_HandlerT")
 
 SIDRHandler = Callable[[SIDRREQ, IBPath], SIDRREP]
 """A function that answers SIDR_REQs: called with the request and the path of the answer."""
@@ -184,14 +186,7 @@ class ConnectionManager:
         @raise DeviceUnavailable: the manager is closed.
         """
         listener = Listener(serviceID, backlog, offset, pattern, mayReload, checkPath)
-        unlisten = self._listen(listener)
-        self._handlers[listener] = handler
-
-        def end() -> None:
-            unlisten()
-            self._handlers.pop(listener, None)
-
-        return end
+        return self._listen(listener, self._handlers, handler)
 
     def serve(self, serviceID: int, handler: SIDRHandler) -> Callable[[], None]:
         """
@@ -201,20 +196,14 @@ class ConnectionManager:
         @raise InvalidRequest: there is a listener already, or the service ID has more than 64 bits.
         @raise DeviceUnavailable: the manager is closed.
         """
-        listener = Listener(serviceID, isForSIDR=True)
-        unlisten = self._listen(listener)
-        self._services[listener] = handler
-
-        def end() -> None:
-            unlisten()
-            self._services.pop(listener, None)
-
-        return end
+        return self._listen(Listener(serviceID, isForSIDR=True), self._services, handler)
 
     def _makeCore(self) -> Dispatcher:
         return Dispatcher(self.guid, lambda: int.from_bytes(urandom(4), "big"), self._claims.share)
 
-    def _listen(self, listener: Listener) -> Callable[[], None]:
+    def _listen(
+        self, listener: Listener, handlers: dict[Listener, _HandlerT], handler: _HandlerT
+    ) -> Callable[[], None]:
         """Listen in the core, with a claim for the service; return a function that ends both."""
         self._requireOpen()
         _checkServiceID(listener.serviceID)
@@ -222,6 +211,8 @@ class ConnectionManager:
             self._core.listen(listener)
             undo.callback(self._core.unlisten, listener)
             undo.callback(self._claims.claim(listener.serviceID))
+            handlers[listener] = handler
+            undo.callback(handlers.pop, listener, None)
             return undo.pop_all().close
 
     def _requireOpen(self) -> None:
@@ -291,14 +282,6 @@ class ConnectionManager:
                 request = managed.connection.opening.request
                 with suppress(DeviceUnavailable):  # no descriptor, for example: the next timer tries again
                     self._peerClaims[managed] = self._claimForPeer(request.serviceID, managed.path)
-
-    def _endClaims(self) -> None:
-        """
-        Release the claims of peer-to-peer attempts that are established or have failed, even if their IDs are
-        still in use: others at this address may meet by the same service.
-        """
-        for managed in [each for each in self._peerClaims if each.connection.closing is not None]:
-            self._endClaim(managed)
 
     def _endClaim(self, managed: Managed) -> None:
         """Release the claim of a peer-to-peer attempt."""
@@ -420,8 +403,9 @@ class ConnectionManager:
                     self._handleEvent(managed, event)
                 except Exception:
                     _log.failure("{event} could not be handled", event=event)
-        if self._peerClaims:
-            self._endClaims()
+        # Even if the IDs of an attempt are still in use: others at this address may meet by its service.
+        for managed in [each for each in self._peerClaims if each.connection.closing is not None]:
+            self._endClaim(managed)
 
     def _releaseFreed(self) -> None:
         for managed in self._core.freed():

@@ -27,12 +27,13 @@ from txrdma.messages.address import MessageAddress
 _log = Logger()
 
 
-def cannotListen(place: str, port: object, error: RDMAError) -> CannotListenError:
+def cannotListen(device: Any, port: object, error: RDMAError) -> CannotListenError:
     """
     Return the error of a server that cannot listen; as over TCP, it contains that of a system call.
 
-    @param place: the device; C{port}: the port, or the service.
+    @param device: the device, or its string; C{port}: the port, or the service.
     """
+    place = device if isinstance(device, str) else device.name
     usual = EADDRNOTAVAIL if isinstance(error, DeviceUnavailable) else EADDRINUSE
     number = getattr(error.__cause__, "errno", None) or usual
     text = str(error).replace(f"[Errno {number}] ", "")  # which that of OSError begins with

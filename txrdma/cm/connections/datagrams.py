@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
-from secrets import randbelow
 from typing import Any, Final, overload, TYPE_CHECKING, TypeVar
 
 from zope.interface import implementer
@@ -21,7 +20,7 @@ from twisted.logger import Logger
 
 from txrdma.cm.connections.adapter import Adapter, heldAdapter
 from txrdma.cm.connections.datagramqueues import DatagramQueuePair, QKEY
-from txrdma.cm.connections.endpoints import followUser, LIFE_TIME, within
+from txrdma.cm.connections.endpoints import followUser, LIFE_TIME, randomPort, serviceIDAt, within
 from txrdma.cm.connections.hostnames import connectToHost
 from txrdma.cm.connections.listening import firstFree
 from txrdma.cm.errors import ServiceRefused
@@ -51,7 +50,6 @@ _log = Logger()
 _ProtocolT = TypeVar("_ProtocolT")
 
 _HOPS: Final = 64
-_FIRST_PORT: Final = 0xC000
 _SIDR_REP_BYTES: Final = 136
 _SIDR_REQ_BYTES: Final = 180
 
@@ -358,8 +356,7 @@ class DatagramClientEndpoint:
     def _resolve(self, adapter: Adapter, path: IBPath) -> Deferred[SIDRREP]:
         """Send a SIDR_REQ."""
         assert path.sgid is not None and path.dgid is not None
-        sourcePort = _FIRST_PORT + randbelow((1 << 16) - _FIRST_PORT)
-        addresses = IPAddresses(path.sgid.ip or "", sourcePort, path.dgid.ip or "")
+        addresses = IPAddresses(path.sgid.ip or "", randomPort(), path.dgid.ip or "")
         return adapter.localManager.resolve(self._serviceID, path, addresses.toPrivateData(self._privateData))
 
 
@@ -418,13 +415,9 @@ class _Serving:
     """The listening port of a datagram service."""
 
     def __init__(self, adapter: Adapter, port: int, factory: IMessageProtocolFactory) -> None:
-
-        def number() -> int:
-            return serviceIDOf(PortSpace.UDP, port or _FIRST_PORT + randbelow((1 << 16) - _FIRST_PORT))
-
         self._isSuspended = False
         self._makeProtocol: Callable[[], DatagramProtocol] = lambda: _protocolOf(factory, self.getHost())
-        self._claim(adapter, number)
+        self._claim(adapter, partial(serviceIDAt, PortSpace.UDP, port))
 
     def _claim(self, adapter: Adapter, number: Callable[[], int]) -> None:
         """Answer requests for a service ID of an adapter, once the protocol has started."""
@@ -517,8 +510,7 @@ class DatagramServerEndpoint:
                 adapter = undo.enter_context(heldAdapter(self._reactor, self._device))
                 serving = _Serving(adapter, self._port, factory)
             except RDMAError as error:
-                device = self._device if isinstance(self._device, str) else self._device.name
-                raise cannotListen(device, self._port, error) from error
+                raise cannotListen(self._device, self._port, error) from error
             serving.startListening()
             try:
                 suspend, resume = serving.suspend, serving.resume

@@ -73,6 +73,16 @@ def _addressOf(serviceID: int, gid: GID | None) -> MessageAddress:
     return MessageAddress(gid, serviceID, host, 0 if found is None else found[1])
 
 
+def randomPort() -> int:
+    """Return a dynamic port (RFC 6335, section 6)."""
+    return _FIRST_PORT + randbelow((1 << 16) - _FIRST_PORT)
+
+
+def serviceIDAt(space: PortSpace, port: int) -> int:
+    """Return the service ID of a port; for port 0, that of a random one."""
+    return serviceIDOf(space, port or randomPort())
+
+
 class IPScheme(ServiceIDScheme):
     """The IP CM service: service IDs contain ports, and the private data of a REQ begins with addresses."""
 
@@ -359,7 +369,7 @@ class RDMAClientEndpoint(_ClientEndpoint):
             device = softDeviceTo(address) if self._device is None else self._device
         except InvalidRequest:
             return fail()
-        scheme = IPScheme(_FIRST_PORT + randbelow((1 << 16) - _FIRST_PORT))
+        scheme = IPScheme(randomPort())
         resolver = self._resolver
         if resolver is None:
             return self._connectBy(device, scheme, IBPath(dgid=GID.fromIP(address)), factory)
@@ -402,8 +412,7 @@ class _ServerEndpoint:
         try:
             return self._listening(factory)
         except RDMAError as error:
-            device = self._device if isinstance(self._device, str) else self._device.name
-            raise cannotListen(device, self._port, error) from error
+            raise cannotListen(self._device, self._port, error) from error
 
     def _listening(self, factory: IMessageProtocolFactory) -> IListeningPort:
         with heldAdapter(self._reactor, self._device) as adapter:
@@ -466,9 +475,4 @@ class RDMAServerEndpoint(_ServerEndpoint):
         """
         super().__init__(reactor, device, terms, backlog, match)
         checkPort(port)
-        self._scheme, self._port = IPScheme(), port
-
-        def number() -> int:
-            return serviceIDOf(space, port or _FIRST_PORT + randbelow((1 << 16) - _FIRST_PORT))
-
-        self._serviceIDs = number
+        self._scheme, self._port, self._serviceIDs = IPScheme(), port, partial(serviceIDAt, space, port)

@@ -237,12 +237,11 @@ class Opening(ExchangeCore):
     def _receiveREQ(self, request: REQ) -> None:
         if not self.isActive:
             self._inputs.requested()
-        elif self.isPeerToPeer and (self._isOnlyReceived(request) or _rank(request) > _rank(self.request)):
-            self._inputs.overtaken()
-
-    def _isOnlyReceived(self, request: REQ) -> bool:
-        """Whether a REQ is that of another process at the same address, which does not receive this end's."""
-        return isLocal(self.request.primary) and request.localCAGUID != self._guid
+        elif self.isPeerToPeer:
+            # Another process at the same address does not receive this end's REQ.
+            isOnlyReceived = isLocal(self.request.primary) and request.localCAGUID != self._guid
+            if isOnlyReceived or _rank(request) > _rank(self.request):
+                self._inputs.overtaken()
 
     # What transitions do
 

@@ -16,7 +16,7 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.cm.connections import adapter as adapters
-from txrdma.cm.connections import attempt, datagrams, endpoints
+from txrdma.cm.connections import attempt, endpoints
 from txrdma.cm.connections.datagrams import (
     DatagramClientEndpoint,
     DatagramPeer,
@@ -404,11 +404,11 @@ class ZoneTests(MessagingCase):
 class FreePortTests(MessagingCase):
     """Servers at port 0."""
 
-    def assertNextIsTaken(self, module: Any, kind: Any) -> None:
+    def assertNextIsTaken(self, kind: Any) -> None:
         """Assert that a port in use is skipped, and that listening fails if no free one is found."""
         factory = MessageFactory(DatagramProtocol if kind is DatagramServerEndpoint else self.made)
         numbers = Mock(side_effect=[5, 5, 5 + 1])
-        self.patch(module, "randbelow", numbers)
+        self.patch(endpoints, "randbelow", numbers)
         ports = [self.listenAt(factory, kind, port=0) for _ in range(2)]
         self.assertEqual([each.getHost().port for each in ports], [0xC005, 0xC006])
         numbers.side_effect = [5, 6] * 20
@@ -419,10 +419,10 @@ class FreePortTests(MessagingCase):
         self.assertNothingLeft()
 
     def test_messages(self) -> None:
-        self.assertNextIsTaken(endpoints, RDMAServerEndpoint)
+        self.assertNextIsTaken(RDMAServerEndpoint)
 
     def test_datagrams(self) -> None:
-        self.assertNextIsTaken(datagrams, DatagramServerEndpoint)
+        self.assertNextIsTaken(DatagramServerEndpoint)
 
 
 class MatchTests(MessagingCase):
