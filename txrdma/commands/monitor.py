@@ -15,7 +15,7 @@ from txrdma.commands.common.values import count, seconds
 from txrdma.error import ResourceExhausted
 from txrdma.fabric.advice import Severity
 from txrdma.fabric.linktraffic import busiest
-from txrdma.fabric.texts import printable
+from txrdma.kit.strings import printable
 from txrdma.monitor.diagnosis.thresholds import ErrorThresholds, MOST_BIT_ERRORS
 from txrdma.monitor.reading.poller import FabricPoller
 from txrdma.monitor.reading.settings import PollerSettings

@@ -13,8 +13,8 @@ from txrdma.commands.common.rows import printJSON
 from txrdma.commands.common.serving import served, stopped
 from txrdma.commands.common.session import FabricOptions, opened, Session, TARGETS
 from txrdma.commands.common.values import count, seconds
-from txrdma.fabric.texts import printable
 from txrdma.iba.path import IBPath
+from txrdma.kit.strings import printable
 from txrdma.mad.errors import MADFailure
 from txrdma.mad.vendor import OpenIBPing, servePing
 

@@ -9,7 +9,7 @@ from twisted.python import usage
 from txrdma.commands.common.rows import printJSON
 from txrdma.commands.common.serving import served
 from txrdma.commands.common.session import FabricOptions, opened, TARGETS
-from txrdma.fabric.texts import printable
+from txrdma.kit.strings import printable
 from txrdma.mad.vendor import OpenIBCPUInfo, OpenIBHostInfo, OpenIBSystemPing, serveSysstat, VendorText
 
 KINDS: Final[dict[str, type[VendorText]]] = {

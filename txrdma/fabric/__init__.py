@@ -9,7 +9,7 @@ Model and text:
  - C{nodenames}: node-name maps of infiniband-diags and OpenSM.
  - C{steadynames}: names of nodes that do not change too often, for time series.
  - C{targets}: names of ports in commands.
- - C{texts}: printable text, lists of names, text files.
+ - C{texts}: lists of names, text files.
  - C{chassis}: nodes that are boards of one machine.
  - C{pace}: pauses in long computations.
 

@@ -19,11 +19,11 @@ from txrdma.fabric.linkspeeds import (
     supportedSpeeds,
     wantsAsking,
 )
-from txrdma.fabric.texts import printable
 from txrdma.iba.path import IBDRPath
 from txrdma.iba.types import GUID, LID
 from txrdma.iba.verbs import NodeType, PhysicalState, PortState
 from txrdma.kit.rawfields import peek, span
+from txrdma.kit.strings import printable
 from txrdma.mad.layouts.smp import NodeInfo, PortInfo, SwitchInfo
 from txrdma.mad.layouts.values import LANES, PortCapability
 

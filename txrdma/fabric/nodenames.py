@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Final, TYPE_CHECKING
 
 from txrdma.error import InvalidRequest
-from txrdma.fabric.texts import printable, readText
+from txrdma.fabric.texts import readText
 from txrdma.iba.types import GUID
+from txrdma.kit.strings import printable
 
 if TYPE_CHECKING:
     from txrdma.fabric.model import Fabric

@@ -10,8 +10,9 @@ from txrdma.error import InvalidRequest
 from txrdma.fabric.model import Node
 from txrdma.fabric.nodenames import NodeNames
 from txrdma.fabric.slurm import hostName, hostNames, isHost
-from txrdma.fabric.texts import printable, readText
+from txrdma.fabric.texts import readText
 from txrdma.kit.programs import outputOf
+from txrdma.kit.strings import printable
 from txrdma.kit.values import frozen
 
 SQUEUE: Final = ("squeue", "-h", "-a", "-t", "R,S,CG,CF", "-o", "%i:%u:%N:%j")

@@ -18,10 +18,10 @@ from txrdma.error import InvalidRequest, WireError
 from txrdma.fabric.model import Fabric, Node, nodeGUIDIn, Port, Problem
 from txrdma.fabric.nodenames import NodeNames
 from txrdma.fabric.recording import Answer, Recording
-from txrdma.fabric.texts import printable
 from txrdma.iba.path import IBDRPath, MADEndPort
 from txrdma.iba.types import GUID, LID
 from txrdma.kit.logs import reasonText
+from txrdma.kit.strings import printable
 from txrdma.mad.layouts.smp import NodeInfo, PortInfo, SwitchInfo
 
 VERSION: Final = 1

@@ -1,4 +1,4 @@
-"""Text about a fabric: printable names, lists of names, and text files."""
+"""Text about a fabric: lists of names, and text files."""
 
 from __future__ import annotations
 
@@ -10,15 +10,11 @@ from typing import Final
 
 from txrdma.error import InvalidRequest
 from txrdma.kit.logs import reasonText
+from txrdma.kit.strings import printable
 
 _SHOWN: Final = 3
 _GZIP: Final = b"\x1f\x8b"
 """Beginning of compressed files."""
-
-
-def printable(text: str, replacement: str = " ") -> str:
-    """Return a text from the fabric, in which C{replacement} stands for each unprintable character."""
-    return text if text.isprintable() else "".join(c if c.isprintable() else replacement for c in text)
 
 
 def listed(names: Sequence[object]) -> str:

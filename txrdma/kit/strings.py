@@ -2,8 +2,8 @@
 Device, port and endpoint strings, such as C{"soft:192.0.2.1:pcap=trace.pcap"} and C{"sim:fattree:128"}.
 
 The syntax is that of Twisted's endpoint strings: arguments separated by colons, C{key=value} for named ones,
-and a backslash to escape a colon, an equals sign or a backslash. Also formats bytes of a peer as text, and
-orders names.
+and a backslash to escape a colon, an equals sign or a backslash. Also shows texts of a peer, and orders
+names.
 """
 
 from __future__ import annotations
@@ -219,3 +219,8 @@ def escaped(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(each if each.isprintable() else f"\\x{ord(each):02x}" for each in text)
+
+
+def printable(text: str, replacement: str = " ") -> str:
+    """Return a peer's text, in which C{replacement} stands for each unprintable character."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else replacement for c in text)

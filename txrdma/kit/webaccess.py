@@ -35,6 +35,7 @@ from twisted.web.server import Request
 
 from txrdma.error import InvalidRequest
 from txrdma.kit.passwords import Account, User, UserRole
+from txrdma.kit.strings import printable
 from txrdma.kit.values import frozen, record
 
 _REALM: Final = b"fabric monitor"
@@ -317,7 +318,8 @@ class AccessControl:
         guesses.right(address, name)
         if isToken:  # with any name, which must not get the rights of the user with this name
             return User("token")
-        return User(_shown(name), account.role)
+        shown = name[:_LONGEST_NAME].decode("utf-8", "replace")
+        return User(printable(shown, "\N{REPLACEMENT CHARACTER}"), account.role)
 
     def _compared(self, account: Account, secret: bytes, attempt: _Attempt) -> Deferred[bool]:
         """Compare a password with the hash, after others; the same attempts of many browsers once."""
@@ -386,11 +388,6 @@ class AccessControl:
 
     def _proxied(self, request: Request) -> User | None:
         return None if self._proxy is None else self._proxy.userOf(request)
-
-
-def _shown(name: bytes) -> str:
-    text = name[:_LONGEST_NAME].decode("utf-8", "replace")
-    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
 
 
 def userOf(request: Request) -> User:

@@ -13,8 +13,8 @@ from twisted.logger import Logger
 
 from txrdma.error import InvalidRequest
 from txrdma.fabric.metricnames import METRICS
-from txrdma.fabric.texts import printable
 from txrdma.kit.logs import reasonText
+from txrdma.kit.strings import printable
 from txrdma.kit.values import frozen
 from txrdma.kit.webaccess import ProxyRules
 from txrdma.monitor.configfile import ConfigReader, DEFAULT_LISTEN

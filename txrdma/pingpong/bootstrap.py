@@ -18,6 +18,7 @@ from typing import Any, Final, Generic, TypeVar, Union
 from txrdma.error import WireError
 from txrdma.iba.types import GID, LID, MACAddress, MTU, QPN, RKey
 from txrdma.iba.verbs import QPKind
+from txrdma.kit.strings import printable
 from txrdma.pingpong.link import EndAddress
 from txrdma.pingpong.plan import DEEPEST, LARGEST, LinkSettings, Measure, Test, Transfer
 
@@ -156,7 +157,7 @@ def _string(write: Callable[[Any], str], read: Callable[[str], _T]) -> _Kind[_T]
 
 
 _BOOL: Final = _Kind(bool, _flag)
-_TEXT: Final = _Kind(lambda text: "".join(c if c.isprintable() else " " for c in str(text))[:1000], _text)
+_TEXT: Final = _Kind(lambda text: printable(str(text))[:1000], _text)
 
 
 class _Layout(Generic[_T]):

@@ -13,9 +13,9 @@ from typing import Final
 from txrdma.fabric.linkspeeds import HAS_XDR, LaneSpeed
 from txrdma.fabric.model import Fabric, Node, Port
 from txrdma.fabric.nodenames import NodeNames
-from txrdma.fabric.texts import printable
 from txrdma.iba.types import GUID
 from txrdma.iba.verbs import NodeType, PortState
+from txrdma.kit.strings import printable
 from txrdma.mad.layouts.smp import ExtendedPortInfo, NodeInfo, SwitchInfo
 from txrdma.mad.layouts.values import PortCapability
 from txrdma.sim.fabric.model.nodes import buildNodes, SimulatedNode

@@ -23,7 +23,7 @@ from twisted.python.failure import Failure
 
 from txrdma.cm.connections.endpoints import RDMAClientEndpoint
 from txrdma.error import DeviceUnavailable, WireError
-from txrdma.fabric.texts import printable
+from txrdma.kit.strings import printable
 from txrdma.kit.values import frozen
 from txrdma.messages.protocol import MessageFactory
 from txrdma.pingpong.link import TestSide

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from enum import IntFlag
 from typing import Any, Final
 
+from txrdma.kit.strings import printable
 from txrdma.kit.wire import Code
 
 
@@ -280,9 +281,4 @@ class SAStatus(Code):
 
 def text(raw: bytes) -> str:
     """Text of UTF-8 bytes up to the first zero; invalid bytes and unprintable characters are replaced."""
-    decoded = raw.partition(b"\0")[0].decode("utf-8", "replace")
-    return (
-        decoded
-        if decoded.isprintable()
-        else "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in decoded)
-    )
+    return printable(raw.partition(b"\0")[0].decode("utf-8", "replace"), "\N{REPLACEMENT CHARACTER}")

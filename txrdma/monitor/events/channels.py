@@ -27,7 +27,7 @@ from twisted.python.failure import Failure
 from txrdma.error import DeviceUnavailable
 from txrdma.kit.httprequests import fetch, quietAgent, SUCCESSES
 from txrdma.kit.logs import reasonText
-from txrdma.kit.strings import escapedText
+from txrdma.kit.strings import escapedText, printable
 from txrdma.kit.values import frozen
 from txrdma.monitor.events.alerts import Alert
 
@@ -208,8 +208,7 @@ def mailOf(alerts: Sequence[Alert], settings: MailSettings, now: float) -> Email
     subject = f"{first['kind']} at {first['where']}" + (" cleared" if not raised else "")
     more = f" and {len(alerts) - 1} more" if len(alerts) > 1 else ""
     message = EmailMessage()
-    subject = f"[{fabric}] {subject}{more}"
-    message["Subject"] = "".join(each if each.isprintable() else " " for each in subject)
+    message["Subject"] = printable(f"[{fabric}] {subject}{more}")
     message["From"] = settings.sender
     message["To"] = ", ".join(settings.receivers)
     message["Date"] = formatdate(now)

@@ -34,6 +34,7 @@ import txrdma
 from txrdma.error import DeviceUnavailable, InvalidRequest
 from txrdma.kit.delayedcalls import Timer
 from txrdma.kit.logs import reasonText
+from txrdma.kit.strings import printable
 from txrdma.kit.values import frozen
 from txrdma.monitor.events.alerts import Alert
 from txrdma.monitor.events.channels import AlertChannel, notesOf
@@ -98,7 +99,7 @@ def textOf(alert: Alert) -> str:
     named: Mapping[str, Any] = {"guid": finding["guid"], "port": finding["port"], **notesOf(finding)}
     more = "".join(f" {name}={value}" for name, value in named.items() if value is not None)
     shown = f"{text}{finding['advice']} id={alert.identity}{more}"
-    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in shown)
+    return printable(shown, "\N{REPLACEMENT CHARACTER}")
 
 
 def _cut(message: str) -> bytes:

@@ -15,8 +15,8 @@ from twisted.logger import Logger
 from twisted.web.server import Request
 
 from txrdma.error import DeviceUnavailable, InvalidRequest
-from txrdma.fabric.texts import printable
 from txrdma.kit.pathprefix import prefixOf
+from txrdma.kit.strings import printable
 from txrdma.kit.webaccess import isCrossSite, userOf
 from txrdma.monitor.diagnosis.findinglog import Action
 from txrdma.monitor.web.parameters import Missing, Wrong

@@ -7,7 +7,6 @@ from dataclasses import field
 from functools import cached_property
 from typing import Any, Final
 
-from txrdma.fabric import texts
 from txrdma.fabric.cables import Cable
 from txrdma.fabric.errorcorrection import SYMBOLS
 from txrdma.fabric.model import Fabric, Node, Port
@@ -15,6 +14,7 @@ from txrdma.fabric.portcounters import Meter
 from txrdma.fabric.rates import bitErrorRate
 from txrdma.iba.types import GUID
 from txrdma.iba.verbs import NodeType
+from txrdma.kit import strings
 from txrdma.kit.values import record
 from txrdma.monitor.diagnosis.findinglog import Entry
 from txrdma.monitor.diagnosis.thresholds import DEFAULT_FLAPS, DEFAULT_LIMITS
@@ -38,7 +38,7 @@ def nodeType(node: Node) -> str:
 
 def printable(text: str) -> str:
     """Return text of a peer with U+FFFD for each unprintable character, such as controls of direction."""
-    return texts.printable(text, "\N{REPLACEMENT CHARACTER}")
+    return strings.printable(text, "\N{REPLACEMENT CHARACTER}")
 
 
 @record(eq=False)
