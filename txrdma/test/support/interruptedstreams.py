@@ -65,6 +65,7 @@ class InterruptedStreams(Base):
     @cvar SHARED: classes whose state is shared by streams, which may end together.
     @cvar LEAST: a number of functions that are called.
     @cvar DATA: bytes that are more than a ring.
+    @cvar CLIENT: the class of the end that writes and closes; C{SERVER}: of the one that answers.
     """
 
     slowBecause = "it plays three connections for each function"
@@ -76,6 +77,8 @@ class InterruptedStreams(Base):
     LEAST = 0
     TRANSPORT: str
     DATA = bytes(range(256)) * 120
+    CLIENT: type[Peer] = Peer
+    SERVER: type[Peer] = Peer
 
     def setUp(self) -> None:
         super().setUp()
@@ -101,7 +104,7 @@ class InterruptedStreams(Base):
         """Run the reactors once; return False if nothing can happen any more."""
         raise NotImplementedError
 
-    def connect(self, client: Peer, server: Peer, isVictim: bool) -> tuple[list[Any], Callable[[], object]]:
+    def attempt(self, client: Peer, server: Peer, isVictim: bool) -> tuple[list[Any], Callable[[], object]]:
         """
         Begin a connection, and set C{isArmed} to C{isVictim}.
 
@@ -151,8 +154,8 @@ class InterruptedStreams(Base):
 
     def converse(self, closes: str, isVictim: bool = False) -> tuple[Peer, Peer]:
         """Connect, exchange bytes and close, as far as each step succeeds; return both ends."""
-        client, server = Peer(self.data, closes), Peer()
-        outcome, isNotified = self.connect(client, server, isVictim)
+        client, server = self.CLIENT(self.data, closes), self.SERVER()
+        outcome, isNotified = self.attempt(client, server, isVictim)
         self.until(lambda: outcome, "the attempt hangs")
         if isVictim:
             self.disturb()
@@ -168,7 +171,7 @@ class InterruptedStreams(Base):
         self.wrong, self.escaped, self.others = list[str](), list[Failure](), []
         self.begin()
         bystanders = Peer(self.data), Peer()
-        self.connect(*bystanders, isVictim=False)
+        self.attempt(*bystanders, isVictim=False)
         self.until(lambda: bystanders[0].received == self.data, "the bystander does not begin")
         self.passTime(0.1)  # until there is another link
         for each in bystanders:

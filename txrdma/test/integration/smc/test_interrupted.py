@@ -142,7 +142,7 @@ class InterruptionTests(InterruptedStreams, SynchronousTestCase):
         reader.reactor.removeWriter(reader)
         reader.connectionLost(self.escaped[-1])
 
-    def connect(self, client: Peer, server: Peer, isVictim: bool) -> tuple[list[Any], Callable[[], object]]:
+    def attempt(self, client: Peer, server: Peer, isVictim: bool) -> tuple[list[Any], Callable[[], object]]:
         self.number += 1
         options = Options(device=DEVICE, agreed=True)
         ends = connectedSockets(

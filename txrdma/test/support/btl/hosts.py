@@ -8,6 +8,7 @@ from random import Random
 from typing import Any
 
 from twisted.internet.defer import Deferred
+from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.btl import lifeline as lifelines
@@ -64,7 +65,7 @@ class HostsCase(SynchronousTestCase):
         for module in (modules, lifelines):
             self.patch(module, "randbits", random.getrandbits)
         self.patch(probes, "token_bytes", random.randbytes)
-        self.escaped = 0
+        self.escaped: list[Failure] = []
         self.world = World(self.seed)
         self.addCleanup(self.world.close)
         self.world.network.faults = self.faults
@@ -136,7 +137,7 @@ class HostsCase(SynchronousTestCase):
 
     def waitAnyway(self, condition: Callable[[], object], seconds: float = 60.0) -> bool:
         """
-        Wait until a condition is true, and return whether it is; count in C{escaped} what is raised to the
+        Wait until a condition is true, and return whether it is; store in C{escaped} what is raised to the
         reactor.
         """
         end = self.world.clock.seconds() + seconds
@@ -145,7 +146,7 @@ class HostsCase(SynchronousTestCase):
                 self.wait(condition, end - self.world.clock.seconds())
                 return True
             except ZeroDivisionError:
-                self.escaped += 1
+                self.escaped.append(Failure())
             except self.failureException:
                 return False
 

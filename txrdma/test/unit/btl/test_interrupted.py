@@ -73,7 +73,7 @@ class InterruptionCase(HostsCase):
             try:
                 return usual(tcp)
             except ZeroDivisionError as error:
-                self.escaped += 1
+                self.escaped.append(Failure())
                 return error
 
         self.patch(MemoryTCP, "doRead", doRead)
@@ -130,7 +130,7 @@ class InterruptionCase(HostsCase):
 
     def play(self, *ends: int) -> list[str]:
         """Let two connections work and close, of which the first one may fail; return what is wrong."""
-        self.raised, self.escaped, self.wrong = 0, 0, list[str]()
+        self.raised, self.escaped, self.wrong = 0, list[Failure](), list[str]()
         self.requests = []
         victims, bystanders = self.connected(), self.connected()
         memories = []
@@ -163,7 +163,7 @@ class InterruptionCase(HostsCase):
         if [each.ends for each in bystanders] != [["ConnectionDone"]] * 2:
             self.wrong.append("the bystander has not ended in order")
         self.flushLoggedErrors(MessageFailed)  # of requests that have raised
-        logged = len(self.flushLoggedErrors(ZeroDivisionError)) + self.escaped
+        logged = len(self.flushLoggedErrors(ZeroDivisionError)) + len(self.escaped)
         if logged > 1 or (self.calls.hasRaised and not (logged or texts or self.raised)):
             self.wrong.append(f"it was logged {logged} times")
         try:

@@ -68,7 +68,7 @@ class RSocketTests(InterruptedStreams, MessagingCase, SynchronousTestCase):
         self.clock.step()
         return True
 
-    def connect(self, client: Peer, server: Peer, isVictim: bool) -> tuple[list[Any], Callable[[], object]]:
+    def attempt(self, client: Peer, server: Peer, isVictim: bool) -> tuple[list[Any], Callable[[], object]]:
         self.servers = [server]
         endpoint = RSocketClientEndpoint(self.clock, self.addresses[1][0], PORT, self.devices[0], OPTIONS)
         outcome: list[Any] = []
