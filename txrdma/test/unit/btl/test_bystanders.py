@@ -682,12 +682,6 @@ class BystanderTests(HostsCase):
         self.wait(lambda: self.server.lost and other.lost)
         self.assertNothingLeft()
 
-    def test_close(self) -> None:
-        """A connection ends at both ends if an exception is raised when the peer has closed."""
-        self.raiseOnce(PeerConnection, "_sendClose")
-        self.client.transport.loseConnection()
-        self.assertContained()
-
     def test_end(self) -> None:
         """A protocol gets connectionLost if its requests or memory cannot be ended, and nothing is left."""
         for owner, name in ((Inbox, "end"), (ConnectionMemory, "close"), (RemoteReceiveBuffers, "_stop")):
@@ -698,14 +692,6 @@ class BystanderTests(HostsCase):
             self.assertContained()
             self.connectAgain()
         self.closeAll()
-
-    def test_receive(self) -> None:
-        """A request for a message fails if an exception prevents that the message is counted."""
-        self.raiseOnce(Inbox, "_countHandled")
-        received = self.server.transport.receive(7)
-        self.client.transport.post(7, b"message")
-        self.assertContained()
-        self.failureResultOf(received, MessageFailed)
 
     def test_addressHandle(self) -> None:
         """An address handle that the device cannot close affects no connection."""

@@ -1,12 +1,18 @@
-"""The contract of message connections with the byte transfer layer."""
+"""The contracts of message connections with the byte transfer layer."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
+from unittest.mock import Mock
+
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IListeningPort
 
 from txrdma.sim.network import Faults
 from txrdma.test.support.btl.hosts import HostsCase
 from txrdma.testing.contracts import MessageContract, RemoteMemoryContract
+from txrdma.testing.messagebystanders import MessageBystanderContract
 from txrdma.testing.protocols import MessageRecorder
 
 
@@ -27,3 +33,25 @@ class LossyMessageContractTests(MessageContractTests):
     slowBecause = "megabytes are sent in many packets, a twentieth of which is lost"
 
     faults = Faults(loss=0.05, duplication=0.05, jitterSeconds=0.001)
+
+
+class BystanderTests(MessageBystanderContract, HostsCase):
+    """A message application that raises affects only its own connection; both share a module at each host."""
+
+    METHODS = tuple("answer call post receive send sendMany sendPriority setHandler".split())
+
+    def listenWith(self, factory: Any) -> IListeningPort:
+        self.factory = factory
+        return Mock()  # the test starts connections itself
+
+    def connectWith(self, factory: Any) -> Deferred[Any]:
+        client, server = self.openBy(factory, self.factory)
+        server.answer.addErrback(lambda _: None)  # the listener logs it
+        return client.answer
+
+    def waitUntil(self, condition: Callable[[], object]) -> None:
+        self.wait(condition)
+
+    def assertClean(self) -> None:
+        self.pause(30)
+        self.assertNothingLeft()
