@@ -24,17 +24,8 @@ from txrdma.iba.verbs import PortState
 from txrdma.kit.logs import errorText, RateLimitedLogger
 from txrdma.kit.values import frozen
 from txrdma.ports import pnettable
-from txrdma.ports.netlink import (
-    DONE,
-    DUMP,
-    ERROR,
-    errorOf,
-    interfaceWith,
-    messages,
-    NetlinkMessage,
-    NetworkInterface,
-    request,
-)
+from txrdma.ports.netlink import DUMP, interfaceWith, NetworkInterface
+from txrdma.ports.netlinkqueries import query
 from txrdma.ports.network import HostNetwork
 from txrdma.ports.pnettable import PNETFinding, portFor, RDMAPort, Table
 from txrdma.ports.sysfs import devices, SYS
@@ -144,25 +135,11 @@ def kernelTable() -> Table:
         sock.settimeout(_CACHE_SECONDS)
         sock.bind((0, 0))
         try:
-            [answer] = _query(sock, pnettable.CONTROLLER, pnettable.familyRequest("SMC_PNETID"))
-            answers = _query(sock, pnettable.familyOf(answer), pnettable.tableRequest(), DUMP)
+            [answer] = query(sock, pnettable.CONTROLLER, pnettable.familyRequest("SMC_PNETID"))
+            answers = query(sock, pnettable.familyOf(answer), pnettable.tableRequest(), DUMP)
             return pnettable.tableOf(answers)
         except (WireError, ValueError) as error:
             raise OSError(f"the kernel's PNET table cannot be decoded: {error}") from error
-
-
-def _query(sock: socket.socket, kind: int, payload: bytes, flags: int = 0) -> Iterator[NetlinkMessage]:
-    sock.send(request(kind, payload, flags=flags))
-    while True:
-        for message in messages(sock.recv(1 << 16)):
-            if message.type in (ERROR, DONE):
-                code = errorOf(message)
-                if code:
-                    raise OSError(code, os.strerror(code))
-                return
-            yield message
-        if not flags:
-            return
 
 
 def tables() -> tuple[Table, ...]:

@@ -6,7 +6,6 @@ The layouts are those of C{linux/smc_diag.h}, in native byte order.
 
 from __future__ import annotations
 
-import socket
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,12 +13,10 @@ from typing import Final, NamedTuple
 
 from txrdma.error import WireError
 from txrdma.iba.types import GID
-from txrdma.ports.netlink import attributesOf, DONE, DUMP, ERROR, errorOf, messages, request
+from txrdma.ports.netlink import attributesOf, DUMP
+from txrdma.ports.netlinkqueries import diagnose
 from txrdma.smc.kernel.sockets import AF_SMC
 from txrdma.smc.wire.clc import Diagnosis
-
-_NETLINK_SOCK_DIAG: Final = 4
-_SOCK_DIAG_BY_FAMILY: Final = 20
 
 _REQUEST: Final = struct.Struct("=BxxB48x")  # struct smc_diag_req: family, extensions, identity of a socket
 _ANSWER: Final = struct.Struct("=xBB49xIQ")  # struct smc_diag_msg: state, mode, user, inode
@@ -175,37 +172,12 @@ def _text(data: bytes) -> str:
     return data.partition(b"\0")[0].decode("ascii", "replace")
 
 
-def dumpRequest() -> bytes:
-    """Encode a request for all SMC sockets of the network namespace: the kernel can't select single ones."""
-    return request(_SOCK_DIAG_BY_FAMILY, _REQUEST.pack(AF_SMC, _EXTENSIONS), flags=DUMP)
-
-
-def decodeReply(datagram: bytes) -> tuple[list[KernelSocket], bool]:
-    """
-    Decode one datagram of the kernel's reply: the sockets, and whether the reply is complete.
-
-    @raise OSError: the kernel's error; C{ENOENT} without the module C{smc_diag}.
-    @raise WireError: the datagram is malformed.
-    """
-    found: list[KernelSocket] = []
-    for message in messages(datagram):
-        if message.type in (DONE, ERROR):
-            code = errorOf(message)
-            if code:
-                raise OSError(code, "can't list the kernel's SMC sockets (module smc_diag)")
-            return found, True
-        found.append(KernelSocket.decode(message.payload))
-    return found, False
-
-
 def kernelSockets() -> Iterator[KernelSocket]:
     """Return all SMC sockets of this network namespace; raises OSError or L{WireError}."""
-    kind = socket.SOCK_DGRAM | socket.SOCK_CLOEXEC
-    with socket.socket(socket.AF_NETLINK, kind, _NETLINK_SOCK_DIAG) as netlink:
-        netlink.setblocking(False)  # the kernel queues each part of the reply before recv
-        netlink.send(dumpRequest())
-        while True:
-            found, isOver = decodeReply(netlink.recv(65536))
-            yield from found
-            if isOver:
-                return
+    # The kernel can't select single ones.
+    try:
+        for message in diagnose(_REQUEST.pack(AF_SMC, _EXTENSIONS), DUMP):
+            yield KernelSocket.decode(message.payload)
+    except OSError as error:
+        reason = "can't list the kernel's SMC sockets (module smc_diag)"
+        raise OSError(error.errno, reason) from error

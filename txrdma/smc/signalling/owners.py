@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import ipaddress
-import os
 import socket
 import struct
 from collections.abc import Iterator
@@ -23,7 +22,8 @@ from twisted.logger import Logger
 from txrdma.error import WireError
 from txrdma.kit.logs import errorText
 from txrdma.kit.values import frozen
-from txrdma.ports.netlink import attributesOf, DONE, DUMP, ERROR, errorOf, messages, NetlinkMessage, request
+from txrdma.ports.netlink import attributesOf, DUMP, NetlinkMessage
+from txrdma.ports.netlinkqueries import diagnose
 
 _log = Logger()
 
@@ -39,8 +39,6 @@ TABLES: Final = ("/proc/net/tcp", "/proc/net/tcp6")
 _LOOPBACKS: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 """Destinations of connections to the unspecified addresses."""
 
-_NETLINK_SOCK_DIAG: Final = 4
-_SOCK_DIAG_BY_FAMILY: Final = 20
 _LISTEN_STATE: Final = 1 << 10
 _ANY_STATE: Final = 0xFFFFFFFF
 _NO_COOKIE: Final = b"\xff" * 8
@@ -119,19 +117,7 @@ def tcpAddressOf(address: IAddress) -> TCPAddress | None:
 def _query(family: int, states: int, identity: bytes, flags: int = 0) -> Iterator[NetlinkMessage]:
     """Query sockets; raises OSError if there are none, or L{WireError}."""
     asked = _REQUEST.pack(family, socket.IPPROTO_TCP, 0, states) + identity + _NO_COOKIE
-    kind = socket.SOCK_DGRAM | socket.SOCK_CLOEXEC
-    with socket.socket(socket.AF_NETLINK, kind, _NETLINK_SOCK_DIAG) as asking:
-        asking.setblocking(False)  # the kernel queues each part of the answer before recv
-        asking.send(request(_SOCK_DIAG_BY_FAMILY, asked, flags=flags))
-        while True:
-            for message in messages(asking.recv(65536)):
-                if message.type == DONE:
-                    return
-                if message.type == ERROR:
-                    raise OSError(errorOf(message), os.strerror(errorOf(message)))
-                yield message
-            if not flags:
-                return
+    return diagnose(asked, flags)
 
 
 def _diagnosedListeners(port: int) -> list[_Listener]:

@@ -5,6 +5,7 @@ The kernel's SMC as a backend, without a kernel that has it: its status, and int
 from __future__ import annotations
 
 import errno
+from unittest.mock import Mock, patch
 
 from hypothesis import given, strategies
 
@@ -12,8 +13,10 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import WireError
 from txrdma.iba.types import GID
-from txrdma.ports.netlink import DONE, ERROR
-from txrdma.smc.kernel.sockdiag import decodeReply, DiagCursor, dumpRequest, KernelSocket
+from txrdma.ports.netlink import DONE, DUMP, ERROR
+from txrdma.ports.netlinkqueries import query
+from txrdma.smc.kernel import sockdiag
+from txrdma.smc.kernel.sockdiag import DiagCursor, KernelSocket
 from txrdma.smc.wire.clc import Diagnosis
 from txrdma.test.support.smc.kernel import RECORDED
 
@@ -69,13 +72,14 @@ class DiagnosisTests(SynchronousTestCase):
             )
 
     def test_answerEndsWithDoneOrError(self) -> None:
-        datagram = message(20, RECORDED["client"]) + message(20, RECORDED["listener"])
-        found, isOver = decodeReply(datagram)
-        self.assertEqual(([each.inode for each in found], isOver), ([1184, 1182], False))
-        found, isOver = decodeReply(message(20, RECORDED["client"]) + message(DONE, bytes(4)))
-        self.assertEqual((len(found), isOver), (1, True))
+        client, listener = (message(20, RECORDED[name]) for name in ("client", "listener"))
         code = (-errno.ENOENT).to_bytes(4, "little", signed=True)
-        error = self.assertRaises(OSError, decodeReply, message(ERROR, code))
+        sock = Mock()
+        sock.recv.side_effect = [client + listener, client + message(DONE, bytes(4)), message(ERROR, code)]
+        answers = list(query(sock, 20, b"", DUMP))
+        inodes = [KernelSocket.decode(answer.payload).inode for answer in answers]
+        self.assertEqual(inodes, [1184, 1182, 1184])
+        error = self.assertRaises(OSError, list, query(sock, 20, b"", DUMP))
         self.assertEqual(error.errno, errno.ENOENT)
 
     @given(strategies.sampled_from(sorted(RECORDED)), strategies.integers(0, 315))
@@ -88,7 +92,10 @@ class DiagnosisTests(SynchronousTestCase):
         else:
             self.assertEqual(reported.inode, KernelSocket.decode(whole).inode)
 
-    def test_dumpRequest(self) -> None:
-        asked = dumpRequest()
-        self.assertEqual(asked[16:20], bytes([43, 0, 0, 0b10011]))
-        self.assertEqual(len(asked), 16 + 52)
+    def test_request(self) -> None:
+        missing = OSError(errno.ENOENT, "No such file or directory")
+        with patch.object(sockdiag, "diagnose", side_effect=missing) as diagnose:
+            error = self.assertRaises(OSError, list, sockdiag.kernelSockets())
+        self.assertEqual(error.errno, errno.ENOENT)
+        self.assertIn("smc_diag", str(error))
+        diagnose.assert_called_once_with(bytes([43, 0, 0, 0b10011]) + bytes(48), DUMP)
