@@ -284,7 +284,9 @@ class ConnectionCore:
         if closing is None:
             if not (opening.isEstablished or (opening.isOver and opening.lingers)):
                 return False
-            self.closing = closing = self._newClosing()
+            rest = restSeconds(opening.request.primary)
+            closing = Closing(self.localCommID, self.remoteCommID, self.remoteQPN, self._retryPolicy(), rest)
+            self.closing = closing
             if not opening.isEstablished:
                 if not isDREQ:
                     closing.linger(now)
@@ -294,10 +296,6 @@ class ConnectionCore:
         if self._alternate is not None and closing.state != "ESTABLISHED":
             self._alternate.close(now)
         return False
-
-    def _newClosing(self) -> Closing:
-        rest = restSeconds(self.opening.request.primary)
-        return Closing(self.localCommID, self.remoteCommID, self.remoteQPN, self._retryPolicy(), rest)
 
     def _retryPolicy(self) -> RetryPolicy:
         request = self.opening.request

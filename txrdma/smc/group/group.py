@@ -400,10 +400,11 @@ class LinkGroup:
                 for stream in list(link.members):
                     stream.remoteBuffersDeleted(event.rkeys)
         elif isinstance(event, RuleBroken):
+            streams = self.streams()
             _rateLimited.warn(
                 (self.key.identityKey, "rules"),
                 "the peer {peer} violated the SMC-R link protocol: {rule}",
-                peer=self._peer(),
+                peer=describe(streams[0].peer) if streams else str(self.key.gid),
                 rule=event.text,
             )
         elif isinstance(event, GroupEnded) and not self._isEnding:
@@ -582,11 +583,6 @@ class LinkGroup:
                 stream.linkLost(hasExited, arrived)
                 if stream.connected:
                     self.groups.orphaned(stream)
-
-    def _peer(self) -> str:
-        """Return the peer's TCP address for the log, or the GID of its port."""
-        streams = self.streams()
-        return describe(streams[0].peer) if streams else str(self.key.gid)
 
     def _release(self) -> None:
         """Release all resources, children first."""
