@@ -15,7 +15,8 @@ Bytes and values:
 
 Strings:
 
- - C{strings}: device, port and endpoint strings: syntax, sizes, times; text of a peer, escaped.
+ - C{strings}: device, port and endpoint strings: syntax, sizes, times; texts of peers, escaped or without
+   unprintable characters; natural order of names.
  - C{serverstrings}: whether a server endpoint string is valid, and accepts connections from this host only.
 
 Time and the reactor:

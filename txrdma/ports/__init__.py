@@ -8,6 +8,7 @@ imported when a name of this package is used.
  - C{finding}: the port with a name: the spellings of names, and which port of a device is chosen.
  - C{following}: watches devices and ports for changes, and how often they are polled.
  - C{netlink}: netlink messages.
+ - C{netlinkqueries}: queries of the kernel by netlink, which wait for the answer.
  - C{network}: the network interfaces of this host, and their changes, reported together after a pause.
  - C{pnettable}: which RDMA port belongs to an interface: rules and text of the table of physical networks.
  - C{pnet}: reads and writes this table, and the kernel's.

@@ -27,7 +27,14 @@ from txrdma.testing.protocols import Recorders
 
 OWNERS: tuple[Any, ...] = (
     *(StreamConnection, BTLEnd, ByteStream, StreamLife, StreamTransport),
-    *(StreamAttempt, _Connecting, AcceptedStreams, _AcceptedBTLStreams, BTLMessageTransport, MessageTransport),
+    *(
+        StreamAttempt,
+        _Connecting,
+        AcceptedStreams,
+        _AcceptedBTLStreams,
+        BTLMessageTransport,
+        MessageTransport,
+    ),
 )
 """What a stream consists of, above the connection of messages."""
 
@@ -103,7 +110,10 @@ class InterruptionTests(InterruptedStreams, HostsCase):
         factories = Recorders([client].pop), Recorders([server].pop)
         self.factories += factories
         outcome, accepted = list[Any](), list[Any]()
-        attempt, accepting = _Connecting(self.hosts[0], factories[0]), _AcceptedBTLStreams(self.hosts[1], factories[1])
+        attempt, accepting = (
+            _Connecting(self.hosts[0], factories[0]),
+            _AcceptedBTLStreams(self.hosts[1], factories[1]),
+        )
 
         class Endpoint:
             def connect(_, factory: Any) -> Deferred[Any]:
