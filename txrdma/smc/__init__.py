@@ -1,7 +1,8 @@
 """
 SMC-R (RFC 7609): streams with TCP's guarantees over RDMA.
 
-Subpackages, lowest first; each imports only those to its left (C{txrdma.test.unit.test_layers} checks it)::
+Subpackages, lowest first; each imports only those to its left, and C{kernel} also C{dialing}, C{interfaces}
+and C{wrapping} (C{txrdma.test.unit.test_layers} checks that there are no cycles)::
 
     common, wire < terms < flow < group < stream < handshake < kernel
                    terms < signalling < handshake
@@ -24,12 +25,13 @@ Modules, of which C{userspace} and C{kernel.transports} are the two backends, an
 the public API:
 
  - C{interfaces}: C{ISMCBackend}, the interface of the two backends.
- - C{dialing}: Twisted's TCP client endpoints with other TCP clients; names are resolved with C{::1} last.
+ - C{dialing}: Twisted's TCP client endpoints with other TCP clients: their time-out (30 s without
+   C{timeout}), and C{::1} as the last address of a host name.
  - C{wrapping}: factories that wrap a user's factory until it is known whether a connection uses SMC.
  - C{connecting}: one call of a client's C{connect}: its TCP connections, and a handshake on each.
  - C{userspace}: the backend with our own stack: C{connect}, listening ports, and accepted connections, which
    use plain TCP beyond the limit of handshakes.
  - C{preloading}: imports modules before the first connection, for C{twistd --chroot} and C{--uid}.
- - C{endpoints}: client and server endpoints, and the choice of the backend.
+ - C{endpoints}: client and server endpoints; C{backendNamed} chooses the backend.
  - C{strings}: the keys of C{smc:} endpoint strings, and which of them C{backend=kernel} rejects.
 """

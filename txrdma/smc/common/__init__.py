@@ -1,7 +1,8 @@
 """
 Shared code of SMC: counters, names for logs, use of the reactor, and the RDMA ports for C{device=auto}.
 
- - C{counting}: counters of writes and reads by size; what is counted during transfer.
+ - C{counting}: counters of this process: large writes and reads (above C{SMALL} bytes) by size, connections,
+   fallbacks, and sums of ended connections.
  - C{names}: names of CLC diagnoses in logs, and log prefixes.
  - C{reactoruse}: when SMC is in use on a reactor, and suspends or resumes its readers and delayed calls;
    whether other code has removed them.
