@@ -17,8 +17,7 @@ Carriers:
    processes of this user and of others, and for announcements that are not followed by a connection.
  - C{localclient}: the connection by which a process announces its connections to a listener; how long it
    waits for an answer (C{ANSWER_SECONDS}, C{LONGEST_WAIT}).
- - C{localsignal}: the carrier C{local} of one client's connection, which is announced again if its port is in
-   use.
+ - C{localsignal}: the carrier C{local} of one client's connection: announces it again if its port is in use.
  - C{neighbours}: the carrier C{local} of listeners for other network namespaces (C{runtime=}), with proofs of
    addresses.
  - C{netns}: the client's side of C{neighbours}: the search for a listener (at most C{ANSWER_SECONDS} of
