@@ -52,10 +52,13 @@ Modules, lowest first:
 
  - C{names}: names of UNIX sockets that claim an address, a service ID or a share.
  - C{_messages}: messages between a coordinator and its members, and the longest forwarded packet.
- - C{_filter}: the BPF program that selects the socket of a packet.
  - C{_management}: the destination of a datagram for queue pair 1, by service or communication ID.
- - C{_coordinator}: what the coordinator knows of members, their services (and their number) and positions.
+ - C{_filter}: the BPF program that selects the socket of a packet.
+ - C{_coordinator}: what the coordinator knows of members, their services (at most C{SERVICES}) and positions
+   (C{ROUNDS} of probes).
  - C{lines}: lines between a coordinator and a member, on a UNIX connection.
- - C{forwarding}: passes packets on, and stores those for processes that have not reported yet; their limit.
- - C{member}: one device's part: finds or becomes the coordinator, pings it, replaces a stopped one.
+ - C{forwarding}: passes packets on, and stores those for processes that have not reported yet (at most
+   C{MOST_AWAITED}, for C{AWAITED_SECONDS}).
+ - C{member}: one device's part: finds or becomes the coordinator, pings it (C{PING_SECONDS}), replaces a
+   stopped one by that of the next name (C{NAMES}).
 """
