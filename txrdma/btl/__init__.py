@@ -12,34 +12,38 @@ Protocol, without I/O:
 Modules and channels, with I/O:
 
  - C{errors}: what only this layer raises.
- - C{channels}: queue pairs for datagrams, and when a failed one is reset.
- - C{module}: ports of a device on a reactor: depths of queues, the timer, and when a module that raises
-   exceptions is given up.
- - C{status}: counters of a process, and its status socket.
+ - C{channels}: queue pairs for datagrams; when a failed one is reset (C{RESET_SECONDS}).
+ - C{module}: ports of a device on a reactor: depths of queues (C{DATA_DEPTHS}), the timer, and when a module
+   that raises exceptions is given up (C{MOST_INTERRUPTIONS}).
+ - C{status}: counters of the modules of a process, and its status socket.
 
 Connections:
 
  - C{ends}: devices of a connection, and TCP endpoints.
  - C{introductions}: what both ends send over TCP: addresses, interfaces, versions, frames.
- - C{receivebuffers}: the reliable queue pairs for long messages: sizes of receive buffers, and when datagrams
-   carry these messages.
- - C{probes}: probes of paths, which prove the peer's address and find the MTU.
- - C{lifeline}: the TCP connection of a peer, its steps from introduction to end, and their time limits.
- - C{memory}: memory that ends share, and the limit of reads.
- - C{requests}: calls of the peer's functions: their number and bytes, answers and cancelling.
+ - C{receivebuffers}: the reliable queue pairs for long messages: sizes of receive buffers, how long messages
+   wait for one (C{HOLD_SECONDS}), and when datagrams carry them after losses (C{LOSSY}, C{PAUSE_SECONDS}).
+ - C{probes}: probes of paths, which prove the peer's address and find the MTU (C{MOST_TRIES}).
+ - C{lifeline}: the TCP connection of a peer, its steps from introduction to end, their time limits
+   (C{PROBE_SECONDS}, C{EXCHANGE_SECONDS}), and its keepalive (C{TCP_KEEP_ALIVE}).
+ - C{memory}: memory that ends share, and the limit of reads (C{MOST_GETS}).
+ - C{requests}: calls of the peer's functions: their number and bytes (C{MOST_CALLS}, C{MOST_CALL_BYTES}),
+   answers and cancelling.
  - C{batches}: buffers and results of many messages that are sent together.
- - C{inbox}: messages that the program has not taken: largest number of bytes and of tags, beyond which the
-   peer is disconnected.
+ - C{inbox}: messages that the program has not taken: most bytes and tags (C{MOST_UNRECEIVED}, C{MOST_TAGS}),
+   beyond which the peer is disconnected.
  - C{outbox}: tagged messages that wait for their window (L{txrdma.btl.core.flow}).
  - C{objects}: Python objects as messages.
- - C{transport}: the transport of a connection: tags, and when producers are paused.
- - C{connections}: the endpoints, and limits of clients that have not introduced themselves.
+ - C{transport}: the transport of a connection: tags (C{LARGEST_TAG}), and when producers are paused
+   (C{FULL}).
+ - C{connections}: the endpoints, time limits (C{TIMEOUT}, C{INTRODUCTION_SECONDS}), and limits of clients
+   that have not introduced themselves (C{MOST_WAITING}, C{MOST_OPENING}).
 
 Uses of connections:
 
  - L{stream <txrdma.btl.stream>}: byte streams (C{btl:}).
  - L{groups <txrdma.btl.groups>}: collective operations.
- - C{aio}: the same for asyncio.
+ - C{aio}: connections for coroutines of asyncio.
  - C{dask}: Dask's communication.
  - C{reactorthread}: a reactor in a separate thread.
  - C{torch}: a backend of C{torch.distributed}.
