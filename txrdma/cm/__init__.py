@@ -6,12 +6,14 @@ Each part imports only those before it, lowest first:
  - C{layouts}: messages on the wire.
  - C{core}: state machines and their dispatcher, without I/O.
  - C{errors}: errors of communication management.
- - C{terms}: what two ends agree on: lengths, credits, the greeting; defaults such as the keepalive interval.
+ - C{terms}: what two ends agree on: lengths, credits, the greeting; defaults and C{RANGES}, such as
+   retransmissions of CM messages (C{maxCMRetries}) and the keepalive interval (C{KEEPALIVE}).
  - C{interfaces}: interfaces of managers, connections and protocols.
  - C{claims}: service IDs that processes claim where they share queue pair 1.
  - C{status}: counters of a process's managers, and its status socket.
  - C{connection}: one connection as applications see it.
- - C{manager}: txrdma's own manager, on management datagrams: response timeouts, retries of SIDR_REQs.
+ - C{manager}: txrdma's own manager, on management datagrams: the usual response timeout
+   (C{RESPONSE_TIMEOUT}), retries of SIDR_REQs (C{RETRIES}).
  - C{rdmacm}: the kernel's manager, through librdmacm.
  - C{connections}: adapters, transports and endpoints of message connections and datagrams.
  - C{strings}: the keys of C{rdma:}, C{ib:} and C{sidr:} endpoint strings.
