@@ -9,7 +9,7 @@ Modules, lowest first:
    used.
  - C{reductions}: sums and the like of elements, by NumPy or Python.
  - C{rendezvous}: where members meet and get each other's addresses.
- - C{_slots}: the memory of members on one host (C{AREA_BYTES} for each), without I/O.
+ - C{_slots}: the memory of members on one host (C{AREA_BYTES} for a step of each), without I/O.
  - C{_sharedalgorithms}: the same operations in that memory, without I/O; up to which length members reduce
    everything themselves (C{SHORT_REDUCTION}).
  - C{members}: the connections of a member, and the failure of the whole group.
