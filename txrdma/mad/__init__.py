@@ -16,15 +16,16 @@ Its parts, lowest first:
 Calls and requests:
 
  - C{rpcs}: the calls of the specification as methods, and the options of a call.
- - C{portwatch}: detects that a port is lost, returns, or has another SM or address; intervals of its polls.
+ - C{portwatch}: detects that a port is lost, returns, or has another SM or address; intervals of its polls
+   (C{WATCH_SECONDS}, C{RETURN_SECONDS}).
  - C{requests}: which servers get a received request, and registration of their classes with a port.
  - C{agent}: makes calls on a port and a reactor.
- - C{server}: calls handlers for requests of peers, and answers them; drops a request that is repeated while
-   it is being answered, passes a repeated notice on once, and limits unanswered requests.
- - C{subscription}: subscribes to notices at the SA, and renews that.
+ - C{server}: calls handlers for requests of peers, and answers them, in limits (C{MOST_PENDING},
+   C{ANSWER_SECONDS}); drops requests repeated before their answer, passes repeated notices on once.
+ - C{subscription}: subscribes to notices at the SA, and renews that (C{RENEWAL_SECONDS}).
  - C{generators}: work as generators, in python-rdma's style.
  - C{tasks}: coroutines that wait for Deferreds.
- - C{schedule}: coroutines over an agent, with a limit of outstanding calls.
+ - C{schedule}: coroutines over an agent, with a limit of outstanding calls (C{MAX_OUTSTANDING}).
 
 Uses of calls:
 

@@ -6,12 +6,16 @@ Agents drive C{calls}; the other modules are its parts, lowest first:
  - C{addressing}: which entries of the GID and P_Key tables a datagram uses, and whether a source can answer.
  - C{frames}: fast encoding of datagrams, and the keys in them.
  - C{answers}: whether an answer matches its request; redirections; records of tables, and their largest
-   number.
- - C{timeouts}: how long to wait for a response, and the number of retries.
- - C{transactions}: open requests of this end: transaction IDs, retransmission, pauses after BUSY.
+   number (C{MOST_RECORDS}).
+ - C{timeouts}: how long to wait for a response, for slow peers as well, and the usual number of retries
+   (C{RETRIES}).
+ - C{transactions}: open requests of this end: transaction IDs, retransmission, pauses after BUSY
+   (C{BUSY_PAUSE_SECONDS}).
  - C{datagrams}: the datagram of a call.
- - C{rmpp}: one RMPP transfer: window, resending, and its longest duration and message.
- - C{transfers}: all RMPP transfers of a port, with limits of incoming requests and of answers.
- - C{recent}: a table of recent contents by key; L{txrdma.mad.server} detects repeated notices by it.
- - C{calls}: calls of a port: sending, answers, redirections and their number.
+ - C{rmpp}: one RMPP transfer: window (C{WINDOW}), resending (C{RESENDS}), its longest duration and message.
+ - C{transfers}: all RMPP transfers of a port: limits of incoming requests and of answers, and when an
+   incoming one is given up (C{IDLE_SECONDS}).
+ - C{recent}: a table of recent contents by key, for C{REMEMBERED_SECONDS}; L{txrdma.mad.server} detects
+   repeated notices by it.
+ - C{calls}: calls of a port: sending, answers, redirections and their number (C{MOST_REDIRECTIONS}).
 """

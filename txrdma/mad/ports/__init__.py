@@ -7,13 +7,14 @@ one.
 
 Modules, lowest first:
 
- - C{descriptor}: the base of ports with a file descriptor, and the limit of datagrams that wait.
- - C{batches}: many datagrams in one system call.
- - C{ibsim}: ports in ibsim's simulated fabrics.
+ - C{descriptor}: the base of ports with a file descriptor, and the limit of datagrams that wait
+   (C{MOST_WAITING}).
+ - C{batches}: many datagrams in one system call (at most C{MOST}).
+ - C{ibsim}: ports in ibsim's simulated fabrics, and how long ibsim may take to answer (C{CONTROL_SECONDS}).
  - C{registration}: registers classes with the kernel's umad.
  - C{umad}: the kernel's ports; time-outs and RMPP of the kernel.
- - C{verbsport}: a queue pair for datagrams on any verbs device; its numbers of receives, sends and address
-   handles.
+ - C{verbsport}: a queue pair for datagrams on any verbs device: its numbers of receives, sends and address
+   handles (C{RECEIVES}, C{SENDS}, C{HANDLES}).
  - C{strings}: the strings of ports of this package (C{sim:} is in L{txrdma.sim.strings}).
 """
 
