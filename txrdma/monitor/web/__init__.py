@@ -3,11 +3,13 @@ The monitor over HTTP: pages for people, REST and events for programs, metrics f
 
 Requests and their limits:
 
- - C{site}: the site of one fabric: headers, limits of connections and bodies, probes of load balancers.
+ - C{site}: the site of one fabric: headers, limits of connections and bodies (C{MOST_CONNECTIONS},
+   C{MOST_BODY}), paths for the probes of load balancers.
  - C{fabrics}: the site of several fabrics.
- - C{remotes}: fabrics whose monitors are other processes: how they are read, with limits.
+ - C{remotes}: fabrics whose monitors are other processes: how they are read, with limits of time
+   (C{STATE_SECONDS}) and size.
  - C{parameters}: parameters of requests, and their parsing.
- - C{searches}: searches of large tables in pieces, once for equal requests, with limits.
+ - C{searches}: searches of large tables in pieces, once for equal requests, with limits (C{MOST_SEARCHES}).
  - C{watch}: what all pages know of a fabric, and the context of one request; liveness and readiness.
 
 Pages:
@@ -33,7 +35,8 @@ What both show:
 
 For other programs and scripts:
 
- - C{events}: server-sent events: what each round sends, and when a slow reader gets C{resync} or is closed.
+ - C{events}: server-sent events: what each round sends, and when a slow reader gets C{resync} or is closed
+   (C{MOST_WAITING}, C{STALLED_SECONDS}).
  - C{metrics}: metrics of the monitor and of findings.
- - C{scrapes}: C{/metrics}: how scrapes are made, compressed and shared.
+ - C{scrapes}: C{/metrics}: how scrapes are made, compressed and shared (C{SHARED_SECONDS}).
 """
