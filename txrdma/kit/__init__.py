@@ -27,38 +27,41 @@ Time and the reactor:
  - C{delayedcalls}: delayed calls that other code may cancel.
  - C{backoff}: pauses between requests to peers that do not answer.
  - C{listeners}: listeners of events.
- - C{cancelling}: attempts to connect: errors when they are cancelled.
- - C{shutdown}: closes connections before the reactor stops, within a time limit.
+ - C{cancelling}: attempts to connect: errors when they are cancelled, and their end after an exception.
+ - C{shutdown}: closes connections before the reactor stops, within a time limit (C{LEAVING_SECONDS}).
  - C{twistedprivate}: private names of Twisted in use, and a check that they exist.
 
 Logs:
 
- - C{logs}: texts of errors with advice, and rate-limited logging.
- - C{connectionlog}: the event at the end of each connection, and how many are written.
+ - C{logs}: texts of errors with advice, and logging that is rate-limited (a line a minute for each subject).
+ - C{connectionlog}: the event at the end of each connection, and how many are written (C{BURST},
+   C{PER_SECOND}).
 
 Connections:
 
  - C{tcpkeepalive}: keepalive of TCP.
  - C{refusals}: connections that a server refuses.
- - C{proofs}: both ends of a connection prove that they have a key; limits of clients that have not.
- - C{httprequests}: HTTP requests with limits of time and size.
+ - C{proofs}: both ends of a connection prove that they have a key (C{PROOF_SECONDS}); limits of clients that
+   have not (C{MOST_UNPROVED}).
+ - C{httprequests}: HTTP requests with limits of time and size (C{MOST_RECEIVED}).
  - C{programs}: output of other programs, with limits.
 
 Web sites:
 
- - C{webaccess}: tokens, passwords and proxies of a web site; limits of wrong passwords.
+ - C{webaccess}: tokens, passwords and proxies of a web site; limits of wrong passwords (C{MOST_GUESSES}) and
+   of attempts to log in.
  - C{passwords}: users with roles, and hashes of their passwords.
  - C{pathprefix}: pages below a path of a proxy.
 
 Time series and storage:
 
- - C{promql}: answers of Prometheus' HTTP API.
+ - C{promql}: answers of Prometheus' HTTP API, and how many series one may have (C{MOST_SERIES}).
  - C{remotewrite}: samples in the encoding of Prometheus' remote write.
- - C{remotesender}: sends them, or stores them until they can be sent; pauses, limits, and why samples were
-   lost.
+ - C{remotesender}: sends them, or stores them until they can be sent: pauses (C{FIRST_PAUSE}), limits
+   (C{MOST_QUEUED}), and why samples were lost.
  - C{spool}: a queue on disk that is limited in size.
- - C{lease}: the right of one process among several to do something, and how long it lasts, from the interval
-   of its holder.
+ - C{lease}: the right of one process among several to do something, and how long it lasts (C{LEASE_SECONDS},
+   or less so that a holder is replaced within a time).
 
 Graphs:
 
