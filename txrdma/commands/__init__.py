@@ -36,8 +36,8 @@ InfiniBand fabrics:
  - C{check}: faults of a fabric.
  - C{errors}: error counters above thresholds.
  - C{perfquery}: counters of ports: read, watched, cleared.
- - C{portstate}: shows and changes ports; refuses to take down a port on the command's own route without
-   C{--force}, and the order of C{--everywhere}.
+ - C{portstate}: shows and changes ports; refuses to take down a port on the path to the target without
+   C{--force}; the order of C{--everywhere}.
  - C{routes}: forwarding tables, and the use of links.
  - C{trace}: the path of packets.
  - C{blast_radius}: what is lost without cables or switches.
