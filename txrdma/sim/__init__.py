@@ -4,7 +4,7 @@ Simulated time, networks and InfiniBand fabrics, for tests and demonstrations.
 Its parts, lowest first:
 
  - C{clock}: simulated time.
- - C{network}: hosts with software devices, and a network that loses, delays and alters datagrams.
+ - C{network}: hosts with software devices, and a network that loses, delays and alters datagrams (C{Faults}).
  - C{sharedmemory}: processes of one host that share memory.
  - C{nets}: descriptions of fabrics, as text or generated.
  - C{fabric}: an InfiniBand subnet with its agents and its subnet manager.

@@ -7,7 +7,8 @@ Its parts, lowest first:
  - C{agents}: answers of a node.
  - C{wire}: delivery of datagrams, also past nodes with faults.
  - C{sm}: subnet manager and SA.
- - C{fabric}: the subnet as a whole: attaching ports, faults, and when the SM sweeps again.
+ - C{fabric}: the subnet as a whole: attaching ports, faults, and when the SM sweeps again
+   (C{RESWEEP_SECONDS}).
 """
 
 from txrdma.sim.fabric.fabric import SimulatedFabric
