@@ -6,12 +6,14 @@ imported when a name of this package is used.
 
  - C{sysfs}: devices and ports in sysfs, with their attributes and counters.
  - C{finding}: the port with a name: the spellings of names, and which port of a device is chosen.
- - C{following}: watches devices and ports for changes, and how often they are polled.
+ - C{following}: watches devices and ports for changes, and how often they are polled (C{INTERVAL}).
  - C{netlink}: netlink messages.
  - C{netlinkqueries}: queries of the kernel by netlink, which wait for the answer.
- - C{network}: the network interfaces of this host, and their changes, reported together after a pause.
+ - C{network}: the network interfaces of this host, and their changes, reported together after a pause
+   (C{SETTLING}).
  - C{pnettable}: which RDMA port belongs to an interface: rules and text of the table of physical networks.
- - C{pnet}: reads and writes this table, and the kernel's.
+ - C{pnet}: reads and writes this table, and reads the kernel's; the file, its lock, and how long tables are
+   cached.
  - C{softdevices}: the software device for an IP address of this host, or for connections to a peer.
 """
 
