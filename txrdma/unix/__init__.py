@@ -3,10 +3,12 @@ What processes of one host share: UNIX sockets with credentials and descriptors,
 
 UNIX sockets:
 
- - C{sockets}: credentials of the peer, which users are admitted, and listeners on abstract names.
+ - C{sockets}: credentials of the peer, which users are admitted, and listeners on abstract names, which pause
+   when descriptors are lacking (C{PAUSE_SECONDS}).
  - C{socketdirectory}: sockets in a directory, across network namespaces.
- - C{lines}: lines of text between two processes, and how many may be unread.
- - C{answers}: the status socket of each process, and queries of all of them.
+ - C{lines}: lines of text between two processes: the longest (C{LONGEST}), and how much may be unread
+   (C{MOST_UNREAD}).
+ - C{answers}: the status socket of each process, and queries of all of them, with a time-out.
 
 Memory that processes share:
 
