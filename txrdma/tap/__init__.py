@@ -3,7 +3,7 @@ Services for C{twistd}: a proxy between TCP and RDMA, and the fabric monitor.
 
  - C{listening}: services that listen, and fail with one line.
  - C{systemd}: notifies systemd: ready, alive, status.
- - C{proxy}: C{twistd smc-proxy}.
+ - C{proxy}: C{twistd smc-proxy}; how long it waits for open connections when it stops.
  - C{steadyclock}: the clock of the monitor, which runs slowly after the system time was set back.
  - C{duty}: what only the active monitor does: history, notifications, files, samples for a time series
    engine.
