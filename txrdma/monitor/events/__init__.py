@@ -1,6 +1,6 @@
 """
-Notifications of findings, and the state that survives the process. (L{txrdma.monitor.diagnosis.journal} has the
-events themselves.)
+Notifications of findings, and the state that survives the process; L{txrdma.monitor.diagnosis.journal} has
+the events.
 
  - C{restoring}: what a new process restores from the history.
  - C{alerts}: which findings are sent and when (C{AlertRules}): delays, silences, findings sent before.
