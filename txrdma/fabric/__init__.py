@@ -7,7 +7,7 @@ Model and text:
  - C{linkspeeds}: lane speeds on one scale, with their rates in Gbit/s.
  - C{metricnames}: names of counters as metrics.
  - C{nodenames}: node-name maps of infiniband-diags and OpenSM.
- - C{steadynames}: names of nodes that change at most once in a while, for time series.
+ - C{steadynames}: names of nodes for time series, which change only when a new name has lasted.
  - C{targets}: parses names of ports: LIDs, GIDs, GUIDs, directed routes.
  - C{texts}: the first of several names ("a, b, c and 15 more"), and reading of text files, also compressed
    ones.
