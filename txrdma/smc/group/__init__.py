@@ -6,11 +6,11 @@ Decisions without I/O (LLC):
  - C{_groupstate}: the data and the states of a group, its key, its events, and its timeouts (C{Timing};
    C{timingOn} in C{groups} takes those of TEST LINK from the kernel's TCP keepalive).
  - C{_keyexchanges}: CONFIRM RKEY and DELETE RKEY, which announce and withdraw buffers: they wait while a link
-   is added; C{MOST_OVERDUE} buffers are kept without an answer to DELETE RKEY.
+   is added; at most C{MOST_OVERDUE} buffers are kept for a late answer to DELETE RKEY.
  - C{_linkexchanges}: adding and deleting links: their largest number (C{MOST_LINKS}), and the attempts to
    replace a lost one (C{MOST_TRIES}), with intervals that double.
  - C{_linkgroup}: the whole group: processes LLC messages, lets waiting key exchanges go on, tests silent
-   links by TEST LINK and decides which link has failed, and ends a group that has been idle for too long.
+   links by TEST LINK and decides which has failed, and ends a group that has been idle for too long.
 
 Links:
 
@@ -18,8 +18,9 @@ Links:
  - C{interfaces}: what a link requires of its connections, its group and the groups of the device.
  - C{attachment}: the verbs objects of a link: depths of its queues (C{WINDOW}: messages in flight), timeouts
    and hop limit of its queue pair.
- - C{sendscheduler}: when queued bytes of a link's connections are sent, at the latest (C{FLUSH_SECONDS});
-   texts of errors of a queue pair; how long closing waits until a link has sent everything.
+ - C{sendscheduler}: when queued bytes are sent: in the next iteration, or earlier if that is long
+   (C{FLUSH_SECONDS}); texts of a queue pair's errors; how long closing a link waits for its device
+   (C{_DRAIN_SECONDS}).
  - C{closenotifier}: when C{connectionLost} of applications is called, as with TCP.
  - C{link}: one link: passes received CDC to flows and LLC to the group, flushes in between if that takes
    long, reposts receives, and waits for the address of the peer's buffer (C{PREPARING_SECONDS}).
@@ -35,5 +36,5 @@ Groups:
  - C{ratelimiter}: how many groups may be created in a time (C{AT_ONCE} in C{SPAN} seconds); others wait.
  - C{pollthread}: the thread that polls adapters while SMC is not in use.
  - C{groups}: all groups of a device: which group a connection gets, the limit C{maxgroups}, sizes of rings
-   (C{RINGS}), suspending and resuming, and how long a stopping process waits for its peers.
+   (C{RINGS}), suspending and resuming, how long a stopping process waits (C{STOPPING_SECONDS}).
 """
