@@ -37,7 +37,7 @@ retransmitted.
 I{Early messages.} The answer to the first request of a new member may come before the coordinator has read
 that it is a member, and after a takeover a process may be too busy to report. So the coordinator stores
 messages for services that are claimed, and for shares whose UDP ports are in use, until their devices
-report, and drops them if that takes longer than senders wait.
+report, but only for C{AWAITED_SECONDS}: senders repeat them.
 
 I{Stopped processes.} Members ping the coordinator. One that does not answer twice is replaced: its members
 use the next of 16 names. When it runs again, its lines have ended; it finds the coordinator with a later

@@ -12,7 +12,7 @@ A lane, without system calls:
    (C{MOST_OFFERED}).
  - C{_incoming}: the receiving half of a lane: copies records into receives, and validates the peer's data.
  - C{_outgoing}: the sending half of a lane: executes requests, and completes them.
- - C{_lane}: both halves together, as the route of a queue pair; fails it if the peer takes too long to
+ - C{_lane}: both halves together, as the route of a queue pair; fails a request if the peer takes too long to
    connect, or to post a receive (RNR timer).
  - C{datagramlane}: datagrams between two devices, one ring per direction; when it is full they are dropped.
 
