@@ -18,9 +18,8 @@ Links:
  - C{interfaces}: what a link requires of its connections, its group and the groups of the device.
  - C{attachment}: the verbs objects of a link: depths of its queues (C{WINDOW}: messages in flight), timeouts
    and hop limit of its queue pair.
- - C{sendscheduler}: when queued bytes are sent: in the next iteration, or earlier if that is long
-   (C{FLUSH_SECONDS}); texts of a queue pair's errors; how long closing a link waits for its device
-   (C{_DRAIN_SECONDS}).
+ - C{sendscheduler}: when queued bytes are sent: in the next iteration, or after C{FLUSH_SECONDS} of other
+   work; texts of errors; how long closing a link waits for its device (C{_DRAIN_SECONDS}).
  - C{closenotifier}: when C{connectionLost} of applications is called, as with TCP.
  - C{link}: one link: passes received CDC to flows and LLC to the group, flushes in between if that takes
    long, reposts receives, and waits for the address of the peer's buffer (C{PREPARING_SECONDS}).
