@@ -13,6 +13,7 @@ Subpackages and modules, lowest first:
  - C{ports}: one port: its GIDs, attributes, MTU, events, and checks of paths.
  - C{opening}: opens the sockets and routes of a port; which UDP ports a device tries (C{udpPorts}), and when
    one counts as taken.
- - C{device}: a device; chooses the route of each queue pair among those that C{opening} has opened.
+ - C{device}: a device: chooses the route of each queue pair among those that C{opening} has opened, and when
+   a number is used again (C{_NUMBERS_REMEMBERED}).
  - C{strings}: the keys of C{soft:} device strings.
 """
