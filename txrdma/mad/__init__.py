@@ -32,7 +32,7 @@ Uses of calls:
  - C{resolvers}: finds the path to a port, by the SA, a table, or IP over RoCE.
  - C{satransactor}: makes C{SubnGet} calls by records of the SA.
  - C{registers}: registers of NVIDIA's devices: cables, serial numbers.
- - C{vendor}: ping and system statistics of hosts, revisions of Mellanox devices, and servers for these.
+ - C{vendor}: ping and system statistics of hosts, with their servers; revisions of Mellanox devices.
 """
 
 from __future__ import annotations
