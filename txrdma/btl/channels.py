@@ -128,7 +128,7 @@ class Channel:
         self._unreported = 0  # packets since the last signaled request
         self._mostUnreported = min(MOST_UNREPORTED, self.sends // 4)
         self._handleBatch, self._broken, self._mayContinue = handleBatch, broken, mayContinue
-        self.isClosed = False
+        self.isClosed = self._isBroken = False
         self._reactor, self._portNumber = reactor, portNumber
         self._resetting: IDelayedCall | None = None
         with ExitStack() as undo:
@@ -365,6 +365,7 @@ class Channel:
     def _readerFailed(self, failure: Failure) -> None:
         """Restart the channel after an exception has stopped its reader, unless the device is lost."""
         if failure.check(DeviceUnavailable) is not None or not self._mayContinue():
+            self._isBroken = True
             self._broken(failure)
         elif self._resetting is None:
             _rateLimited.warn(
@@ -381,6 +382,8 @@ class Channel:
         self._resetting = self._reactor.callLater(RESET_SECONDS, self._reset)
 
     def _reset(self) -> None:
+        if self._isBroken:
+            return  # its completions can no longer be read
         try:
             self._pair.modify(QPAttributes(state=QPState.RESET))
             self._free = self._unreported = 0
