@@ -155,6 +155,25 @@ class QueueTests(SynchronousTestCase):
         self.assertEqual(lane.polls, 0)
         self.assertEqual([c.identifier for c in self.queue.poll(2)], [2, 3])
 
+    def test_failedPoll(self) -> None:
+        """A route whose poll raises an exception fails only its own queue pair, and the others are polled."""
+        lanes, usual = [Lane(self.queue) for _ in range(3)], Lane.poll
+        members = [Member(lane) for lane in lanes]
+
+        def poll(lane: Lane) -> None:
+            usual(lane)
+            if lane is lanes[1]:
+                raise ZeroDivisionError
+
+        self.patch(Lane, "poll", poll)
+        for lane, member in zip(lanes, members, strict=True):
+            self.queue.attach(lane, member.armRoute, member.raised)
+            lane.arrive(1)
+        self.queue.poll(8)
+        self.assertEqual([member.failures for member in members], [[], [AsyncEventKind.QP_FATAL], []])
+        self.assertEqual([lane.taken for lane in lanes], [1, 1, 1])
+        self.assertEqual(lanes[1].polls, 1)
+
     def test_doorbellWakesOnlyItsQueue(self) -> None:
         silent = SoftCompletionQueue(8, self.channel, self.events.append)
         other, lane = self.attached(silent), self.attached(self.queue)
