@@ -22,7 +22,7 @@ Between processes:
  - C{_doorbells}: eventfds that processes have sent each other, their numbers and limit.
  - C{unixpackets}: the connection to another process, with descriptors; it also ends when that process is
    killed. Limit of queued messages (C{_MOST_QUEUED}).
- - C{peerdevice}: sends messages and doorbells to another process.
+ - C{peerdevice}: sends messages and doorbells to another device.
  - C{_unopened}: a queue pair before its first request, without a lane.
  - C{sharedqueuepair}: a queue pair with its lane: joins it with the peer's, maps regions (at most
    C{MOST_REGIONS}), and repeats requests for them.

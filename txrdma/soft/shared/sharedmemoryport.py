@@ -639,16 +639,16 @@ class SharedMemoryPort(RoutePort):
         return [connection for peer in self._peers.values() for connection in peer.queuePairs.values()]
 
     def _known(self, name: tuple[str, int]) -> _ConnectedDevice | None:
-        """Return the process that has a device of this name, if there is a connection to it."""
+        """Return the device of this name, if there is a connection to it."""
         peer = self._peers.get(name)
         return peer if peer is not None and peer.lines else None
 
     def _connect(self, name: tuple[str, int]) -> _ConnectedDevice | None:
         """
-        Return the process that has a device of this name; None if there is none.
+        Return the device of this name; None if there is none.
 
         @raise RDMAError: there is one, but it cannot be reached now. To use UDP instead would not help, as
-            that process waits for the queue pair in shared memory.
+            its process waits for the queue pair in shared memory.
         """
         known = self._known(name)
         if known is not None:
