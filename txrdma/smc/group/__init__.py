@@ -7,7 +7,7 @@ Decisions without I/O (LLC):
    C{timingOn} in C{groups} takes those of TEST LINK from the kernel's TCP keepalive).
  - C{_keyexchanges}: CONFIRM RKEY and DELETE RKEY, which announce and withdraw buffers: they wait while a link
    is added; at most C{MOST_OVERDUE} buffers are kept for a late answer to DELETE RKEY.
- - C{_linkexchanges}: adding and deleting links: their largest number (C{MOST_LINKS}), and the attempts to
+ - C{_linkexchanges}: adding and deleting links: their largest number, and the attempts to
    replace a lost one (C{MOST_TRIES}), with intervals that double.
  - C{_linkgroup}: the whole group: processes LLC messages, lets waiting key exchanges go on, tests silent
    links by TEST LINK and decides which has failed, and ends a group that has been idle for too long.

@@ -33,6 +33,7 @@ from txrdma.smc.group._groupstate import (
     LinkRequested,
     Token,
 )
+from txrdma.smc.terms.offer import MOST_LINKS
 from txrdma.smc.wire.llc import (
     AddLink,
     AddLinkContinuation,
@@ -49,9 +50,6 @@ from txrdma.smc.wire.llc import (
 
 _PAIRS = 2
 """Buffers in one ADD LINK CONTINUATION (RFC 7609, A.3.3)."""
-
-MOST_LINKS = 8
-"""Largest number of links in a group (RFC 7609, 2.2)."""
 
 MOST_TRIES = 10
 """

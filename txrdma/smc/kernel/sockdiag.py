@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
+from errno import ENOENT
 from typing import Final, NamedTuple
 
 from txrdma.error import WireError
@@ -179,5 +180,6 @@ def kernelSockets() -> Iterator[KernelSocket]:
         for message in diagnose(_REQUEST.pack(AF_SMC, _EXTENSIONS), DUMP):
             yield KernelSocket.decode(message.payload)
     except OSError as error:
-        reason = "can't list the kernel's SMC sockets (module smc_diag)"
+        module = " (module smc_diag)" if error.errno == ENOENT else ""
+        reason = f"can't list the kernel's SMC sockets{module}: {error.strerror}"
         raise OSError(error.errno, reason) from error
