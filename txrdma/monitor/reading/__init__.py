@@ -6,8 +6,8 @@ Reading of a fabric: sweeps, counters of ports, forwarding tables; on a reactor.
  - C{attributes}: which counters a port has, and how they are decoded.
  - C{changesigns}: which nodes to query again after traps and silences, and how many unplanned sweeps these
    may cause.
- - C{counterreader}: rounds that read the counters of all ports; when a node is silent (C{SILENT_TIMES}), or
-   another one has its LID.
+ - C{counterreader}: rounds that read the counters of all ports; when a node is silent (C{SILENT_TIMES}), how
+   long it then is not read, or another one has its LID.
  - C{details}: causes of dropped packets, at ports that have dropped some.
  - C{fec}: counters of forward error correction, and pauses after refusals (C{REFUSED_SECONDS}).
  - C{congestion}: waits of ports for credits, by virtual lane.

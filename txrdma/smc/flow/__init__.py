@@ -1,7 +1,8 @@
 """
 The bytes of one connection, without I/O.
 
- - C{ring}: cursors of both ring buffers, and their validation; when consumed bytes are reported to the peer.
+ - C{ring}: cursors and sequence numbers of received messages, and their validation, also after a failover;
+   when consumed bytes are reported to the peer.
  - C{sendqueue}: the send requests of a link: which SENDs request a completion (C{SIGNAL_EVERY}), memory to
    send from (C{STAGE}), and unacknowledged messages, which are retained while there is another link.
  - C{owner}: what a flow requires of its stream.

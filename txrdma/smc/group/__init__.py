@@ -14,7 +14,8 @@ Decisions without I/O (LLC):
 
 Links:
 
- - C{ports}: the local ends of links: ports of an endpoint's devices, their subnets, and the peer ID.
+ - C{ports}: the local ends of links: opens the devices of an endpoint (C{a+b}), those that can be opened;
+   their ports and subnets, and the peer ID.
  - C{interfaces}: what a link requires of its connections, its group and the groups of the device.
  - C{attachment}: the verbs objects of a link: depths of its queues (C{WINDOW}: messages in flight), timeouts
    and hop limit of its queue pair.

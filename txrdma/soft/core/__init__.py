@@ -25,5 +25,6 @@ Ports and paths:
  - C{netdev}: MTU, MAC address, share (1 to 254) and UDP port of a device at a network interface; the length
    of the longest datagram.
  - C{roundtrip}: when a requester retransmits (C{FIRST_TIMEOUT}, C{LONGEST_TIMEOUT}), changes its path
-   (C{PATH_SECONDS}) or gives up (C{timeout} and C{retryCount} of the queue pair).
+   (C{PATH_SECONDS}) or gives up (C{timeout} and C{retryCount} of the queue pair), also when the
+   process was busy meanwhile.
 """
