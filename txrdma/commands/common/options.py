@@ -147,7 +147,8 @@ class CommandOptions(BaseOptions):
         except usage.UsageError as error:
             text = str(error).removeprefix(_ENFORCED)
             if text == _WRONG_NUMBER:
-                text = f"expected {self.synopsis.removeprefix('[options] ')}"
+                expected = self.synopsis.removeprefix("[options]").strip()
+                text = f"expected {expected or 'no arguments'}"
             raise usage.UsageError(text) from error
 
     def checkRanges(self, *ranges: tuple[str, float, float]) -> None:

@@ -129,6 +129,7 @@ class ArgumentTests(SynchronousTestCase):
             (("nodes", "1", "2"), "expected [TARGET]"),
             (("sminfo", "1", "2"), "expected [TARGET]"),
             (("diff",), "expected BEFORE [AFTER]"),
+            (("check", "1"), "expected no arguments"),
         ):
             error = self.assertRaises(UsageError, TxrdmaOptions().parseOptions, list(arguments))
             self.assertEqual(str(error), expected)
