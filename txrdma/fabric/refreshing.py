@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 from twisted.internet.defer import CancelledError
 from twisted.logger import Logger
 
-from txrdma.error import DeviceUnavailable
+from txrdma.error import DeviceUnavailable, ResourceExhausted
 from txrdma.fabric.health import hasLink
 from txrdma.fabric.model import Fabric, isSame, localPortIn, Node, nodeGUIDIn, Port, portGUIDIn
 from txrdma.fabric.sweepbounds import MOST_HOPS, MOST_PROBLEMS, unprocessed
@@ -69,6 +69,7 @@ class Refresh:
 
         @param isThorough: also query the node's description, and verify the nodes behind all ports.
         @raise txrdma.error.DeviceUnavailable: the local port is lost.
+        @raise txrdma.error.ResourceExhausted: the local port cannot send at present.
         @raise MADFailure: the node does not answer.
         """
         with self._isolated(node):
@@ -122,7 +123,7 @@ class Refresh:
         """Report an exception in the processing of a node's answers as a problem; log one per refresh."""
         try:
             yield
-        except (CancelledError, DeviceUnavailable, MADFailure):
+        except (CancelledError, DeviceUnavailable, ResourceExhausted, MADFailure):
             raise
         except Exception as error:
             self.unclear = f"answers of {node} could not be processed"

@@ -716,7 +716,7 @@ class FabricPoller:
         end, seconds = self._agent.port.endPort, self._settings.timeoutSeconds
 
         async def readState(node: Node) -> None:
-            with suppress(MADFailure):  # counters show if it is silent
+            with self.rounds.step("reading states"), suppress(MADFailure):  # counters show if it is silent
                 await refresh.refresh(node)
 
         async def readOptional(

@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from itertools import cycle
 from types import SimpleNamespace
 from typing import Any, cast
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
 from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
 
-from txrdma.error import DeviceUnavailable
+from txrdma.error import DeviceUnavailable, ResourceExhausted
 from txrdma.fabric import health, refreshing
 from txrdma.fabric.discovery import Sweep
 from txrdma.fabric.health import Finding
@@ -388,6 +388,19 @@ class PollerTests(PollerTestCase):
         self.assertEqual(self.poller.statistics.sweeps, sweeps + 1)
         self.pump(90.0)
         self.assertEqual(self.output(), [("cleared", "unprocessed", "a")])
+
+    def test_refreshWithoutBuffers(self) -> None:
+        """A refresh whose port cannot send fails: no node is the reason, and a sweep follows."""
+        self.started(65.0)
+        sweeps, full = self.poller.statistics.sweeps, ResourceExhausted("no room")
+        failing = self.patch(self.agent.port, "send", Mock(side_effect=full))
+        self.poller._sign(self.fabric.node("left").guid)
+        self.pump(2.5)
+        self.assertIn("no room", self.poller._refreshes.problem)
+        failing.restore()
+        self.pump(8.0)
+        self.assertGreater(self.poller.statistics.sweeps, sweeps)
+        self.assertEqual(self.output(), [])
 
     def test_silentWithoutLID(self) -> None:
         """Nodes that were silent and lost their LIDs do not count when all others seem to be silent."""
