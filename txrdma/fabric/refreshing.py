@@ -52,7 +52,7 @@ class Refresh:
     ) -> None:
         self.touched: set[GUID] = set()
         self.changed: dict[Node, None] = {}
-        self.isRelinked = self.isIncomplete = False
+        self.isRelinked = self.isIncomplete = self._isLogged = False
         self.unclear = ""
         self.asked = 0
         self._known: set[GUID] = set()
@@ -129,10 +129,12 @@ class Refresh:
             self.unclear = f"answers of {node} could not be processed"
             problems = self._fabric.problems
             problem = unprocessed(str(node.route or node), str(node), error)
-            if problem not in problems and len(problems) < MOST_PROBLEMS:
-                problems.append(problem)
-                if not self.isIncomplete:
+            if problem not in problems:
+                if len(problems) < MOST_PROBLEMS:
+                    problems.append(problem)
+                if not self._isLogged:
                     _log.failure("answers of {node} could not be processed", node=str(node))
+                    self._isLogged = True
             self.isIncomplete = True
 
     async def _ask(self, kind: type[AttributeT], path: IBPath, modifier: int = 0) -> AttributeT:

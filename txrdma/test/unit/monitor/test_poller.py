@@ -389,6 +389,18 @@ class PollerTests(PollerTestCase):
         self.pump(90.0)
         self.assertEqual(self.output(), [("cleared", "unprocessed", "a")])
 
+    def test_unprocessedOthers(self) -> None:
+        """A refresh logs the first exception at a node that has raised none since the last sweep."""
+        self.started(65.0)
+        fabric = self.sweptFabric
+        for count, names in ((1, ("left",)), (1, ("left", "right", "c")), (0, ("left", "right", "c"))):
+            refresh = self.poller._refreshOf(Mock(), fabric)
+            for name in names:
+                with refresh._isolated(fabric.nodes[self.fabric.node(name).guid]):
+                    raise ZeroDivisionError("a bug")
+            self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), count)
+        self.assertEqual(len(fabric.problems), 3)
+
     def test_refreshWithoutBuffers(self) -> None:
         """A refresh whose port cannot send fails: no node is the reason, and a sweep follows."""
         self.started(65.0)
