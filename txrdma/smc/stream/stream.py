@@ -94,6 +94,8 @@ class Stream:
     @ivar _closesAfterFlush: the peer has ended its side, and the protocol knows no half-close: the next flush
         closes the connection, and drops what does not fit.
     @ivar _isWhole: when the link ended, all bytes of both directions had arrived.
+    @ivar _isAborting: the backlog is discarded, and the abort is not sent yet: a flush in between must not
+        send the end of writing.
     @ivar _isBroken: L{abortOnError} was called; C{_mayBeWritten}: L{cannotMove} was called.
     """
 
@@ -107,6 +109,7 @@ class Stream:
             "_closesAfterFlush",
             "_isWhole",
             "_hasClosed",
+            "_isAborting",
             "_isBroken",
             "_mayBeWritten",
         ),
@@ -126,9 +129,8 @@ class Stream:
         self._element: Element | None = element
         self._rkey: RKey | None = None
         self._failure: Failure | None = None
-        self._hasStoppedWriting = self._closesAfterFlush = self._isWhole = self._hasClosed = (
-            self._isBroken
-        ) = self._mayBeWritten = False
+        self._hasStoppedWriting = self._closesAfterFlush = self._isWhole = self._hasClosed = False
+        self._isAborting = self._isBroken = self._mayBeWritten = False
         self.blocks = 0
         self._blockedSeconds = self._blockedSince = 0.0
         self.wasLost = self.disconnected = False
@@ -200,6 +202,7 @@ class Stream:
         self._hasClosed = True
         if not self.disconnected:  # now, since the abort of the peer may be processed before this one
             self._failure = self._failure or Failure(ConnectionAborted())
+        self._isAborting = True
         self._giveUp(self._aborted)
 
     def blame(self, where: str) -> None:
@@ -214,7 +217,7 @@ class Stream:
         if self._isBroken:
             self.link.failed(Failure())
         else:
-            self._isBroken = True
+            self._isBroken = self._isAborting = True
             self._failure = Failure()
             self.flow.drop()
             self.flow.discardsInput = True
@@ -442,6 +445,7 @@ class Stream:
         self._handleClosingEvents()
 
     def _aborted(self) -> None:
+        self._isAborting = False
         if self._isBroken:
             self._closing = self._closing.restarted(self.flow.flags, self.flow.peerState)
         if not self._closing.isOver:
@@ -478,6 +482,8 @@ class Stream:
     def finish(self) -> bool:
         """Close the write side if everything is posted; return True if there are new state flags to send."""
         closing = self._closing
+        if self._isAborting:
+            return False
         if self._closesAfterFlush:
             if self.flow.backlog:
                 self.flow.drop()
