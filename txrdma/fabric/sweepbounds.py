@@ -43,7 +43,7 @@ _FEWEST_HOPS: Final = 2
 
 
 def unprocessed(where: str, what: str, error: Exception) -> Problem:
-    """Return the problem that the processing of an answer has raised; C{what} names the answer."""
+    """Return the problem of an answer that could not be processed; C{what} names its attribute."""
     return Problem(UNPROCESSED, where, f"{what}: {type(error).__name__}: {errorText(error)}")
 
 

@@ -230,7 +230,7 @@ class ProvedClientEndpoint:
         self._reactor, self._stream, self._terms = reactor, stream, (rank, server, key)
 
     def connect(self, factory: IProtocolFactory) -> Deferred[Any]:
-        """Connect; fails with L{Refused} if an end cannot prove its rank."""
+        """Connect, and let both ends prove their ranks; fails with L{Refused} if one cannot."""
         return Deferred.fromCoroutine(self._connect(factory))
 
     async def _connect(self, factory: IProtocolFactory) -> Any:

@@ -1,4 +1,4 @@
-"""Eventfds that processes share: each can change O_NONBLOCK for all, a flag of the shared open file."""
+"""Reads of an eventfd that do not block, even if another process that shares it has cleared O_NONBLOCK."""
 
 from __future__ import annotations
 

@@ -115,7 +115,12 @@ class SendScheduler:
     # Scheduling
 
     def callSoon(self, stream: FlowOwner, call: Callable[[], None]) -> None:
-        """Call a function before the next flush; if it raises, its connection is aborted."""
+        """
+        Call a function soon; if it raises, its connection is aborted.
+
+        It is called before the next flush, unless another such function requests this: that is followed by a
+        flush first.
+        """
         self._soon.append((stream, call))
         if not self.queue.isBusy:
             self.schedule()

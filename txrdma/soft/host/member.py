@@ -196,7 +196,7 @@ class PortMember:
         return self._forwarder.redirect(number, packet, source)
 
     def messageReceived(self, line: HostLine, parsed: object, packet: memoryview) -> None:
-        """Process a message of another device; raises ValueError if it is invalid."""
+        """Process a message of the coordinator, or of a member to it; raises ValueError if it is invalid."""
         if isinstance(parsed, ForwardedPacket):
             self._packetReceived(parsed, packet)
         elif line.isMember:
