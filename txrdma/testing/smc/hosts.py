@@ -276,10 +276,10 @@ class Host:
 
     def addReader(self, reader: Any) -> None:
         if reader not in self.readers:
+            if not isinstance(reader, Connection):
+                self.world.add(self, reader)  # C{fileno} may raise
             self.readers[reader] = None
             self.isStirred = True
-            if not isinstance(reader, Connection):
-                self.world.add(self, reader)
 
     def removeReader(self, reader: Any) -> None:
         if reader in self.readers:
