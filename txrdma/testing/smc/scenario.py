@@ -57,9 +57,10 @@ from txrdma.testing.smc.versions import commonVersion
 
 DEVICE: Final = "simulated"
 
-BOUND: Final = 45.0
+BOUND: Final = 2 * groupsModule.timingOn(False).testIdle + 15.0
 """
-Seconds within which an end detects that its peer has failed: an unanswered TEST LINK after 30 s of silence.
+Seconds within which an end detects that its peer has failed: TEST LINK is sent after one to two intervals of
+silence, and its packets are not acknowledged.
 """
 
 PATIENT_BOUND: Final = groupsModule.timingOn(True).silence + 1225.0
