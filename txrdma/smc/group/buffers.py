@@ -141,6 +141,11 @@ class BufferPool:
     def __len__(self) -> int:
         return len(self._buffers)
 
+    @property
+    def length(self) -> int:
+        """Number of bytes of the group's buffers."""
+        return sum(buffer.region.length for buffer in self._buffers.values())
+
     def withFreeElement(self, size: int) -> RemoteMemoryBuffer | None:
         """Return a buffer with a free element of this size, preferably known to the peer, or None."""
         best = None
@@ -167,7 +172,7 @@ class BufferPool:
         if most is not None:
             count = min(count, (most - BufferPool.total) // size)
             if count < 1:
-                raise ResourceExhausted(f"{BufferPool.total} of {most} bytes are allocated")
+                raise ResourceExhausted(f"{max(most - BufferPool.total, 0)} bytes of its share are left")
         while True:
             try:
                 return self._allocate(size, count, domain)

@@ -225,11 +225,13 @@ class LinkGroup:
         """Register a buffer with rings of this size, or smaller ones if there is not enough memory."""
         domain = self.domainOf(self.links[0].port)
         while True:
+            limit = None if most is None else self.groups.memoryLimit(self.key, most)
             try:
-                return self.pool.grow(size, domain, most, isPinned)
+                return self.pool.grow(size, domain, limit, isPinned)
             except (RDMAError, OSError) as error:
                 # Groups without connections hold memory, and the process's limit of pinned memory is shared.
-                if self.groups.closeIdle(self):
+                hasReachedShare = limit != most and BufferPool.total + size > (limit or 0)
+                if self.groups.closeIdle(self, self.key if hasReachedShare else None):
                     continue
                 if size <= least:
                     raise Refused(f"no memory for a buffer: {error}", Diagnosis.MEM) from error

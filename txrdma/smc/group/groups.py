@@ -9,7 +9,7 @@ closed.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache, partial
 from pathlib import Path
@@ -32,6 +32,7 @@ from txrdma.kit.strings import splitString
 from txrdma.kit.values import frozen, replace
 from txrdma.smc.common.reactoruse import reactorUse
 from txrdma.smc.group._groupstate import GroupKey, Timing
+from txrdma.smc.group.buffers import BufferPool
 from txrdma.smc.group.closenotifier import CloseNotifier
 from txrdma.smc.group.group import LinkGroup
 from txrdma.smc.group.interfaces import LinkedStream
@@ -39,8 +40,9 @@ from txrdma.smc.group.link import Link
 from txrdma.smc.group.pollthread import PollThread
 from txrdma.smc.group.ports import findPorts, openDevices
 from txrdma.smc.group.ratelimiter import GroupRateLimiter
-from txrdma.smc.terms.offer import Agreement, Candidate, Choice
+from txrdma.smc.terms.offer import Agreement, Candidate, Choice, Role
 from txrdma.smc.wire.clc import Accept, Diagnosis, Proposal
+from txrdma.unix.sockets import Credentials, isTrusted
 from txrdma.verbs.devices import checkDevice
 
 _log = Logger()
@@ -54,6 +56,9 @@ shared memory: a ring of 4 MiB reaches 7.6 GB/s, one of 512 KiB about 5. But ten
 and cost more per byte than ten of 1 MiB. If 32 connections request 256 KiB each, rings of 256 KiB are as fast
 as 1 MiB: 4 GB/s.
 """
+
+CLIENT_SHARE: Final = 0.5
+"""Part of the link groups and the ring memory of a process that one client may use."""
 
 SMALL_RING: Final = 32 << 10
 """Ring size for even more connections than in L{RINGS}, in bytes."""
@@ -137,19 +142,41 @@ def everyGroup() -> list[LinkGroup]:
     return [group for groups in _open.values() for group in groups.groups()]
 
 
-def closeIdle(reactor: object, spared: LinkGroup | None = None) -> bool:
+def closeIdle(
+    reactor: object, spared: LinkGroup | None = None, among: Iterable[LinkGroup] | None = None
+) -> bool:
     """
     Close the oldest idle link group of a reactor, so that another can be created.
 
     @param spared: a group that must not be closed.
+    @param among: the groups that may be closed; None: all.
     @return: whether a group was closed.
     """
-    for (owner, _), groups in _open.items():
-        for group in groups.groups() if owner is reactor else ():
-            if group.isIdle and group is not spared:
-                group.close("closed to allow another link group")
-                return True
+    for group in everyGroup() if among is None else among:
+        if group.isIdle and group is not spared and group.groups.reactor is reactor:
+            group.close("closed to allow another link group")
+            return True
     return False
+
+
+def groupsOf(key: GroupKey) -> list[LinkGroup]:
+    """
+    Return the groups that count for the limits of one client: those of this process as a server with the same
+    host, the same process, or any process of the same user if that is not ours.
+    """
+    if key.role is not Role.SERVER:
+        return []
+    client = _clientOf(key)
+    return [
+        group for group in everyGroup() if group.key.role is Role.SERVER and _clientOf(group.key) == client
+    ]
+
+
+def _clientOf(key: GroupKey) -> Hashable:
+    identity = key.identityKey
+    if isinstance(identity, Credentials) and not isTrusted(identity.user):
+        return identity.user
+    return identity
 
 
 @frozen
@@ -308,9 +335,8 @@ class LinkGroups:
         self, key: GroupKey, candidate: Candidate, agreement: Agreement, terms: LinkGroupTerms
     ) -> LinkGroup:
         """Create a group, in place of an idle one if there would be too many; raises L{Refused}."""
-        while terms.most is not None and len(everyGroup()) >= terms.most:
-            if not closeIdle(self.reactor):
-                raise Refused(f"this process has {terms.most} link groups already", Diagnosis.MEM)
+        if terms.most is not None:
+            self._checkNumber(key, terms.most)
         port = next((each for each in self.ports if each.candidate == candidate), None)
         if port is None:
             text = f"port {candidate.port} of {candidate.device} has changed since it was offered"
@@ -320,6 +346,15 @@ class LinkGroups:
             group.core.keepAlive(terms.keepalive)
         self._groups.setdefault(key.peer, []).append(group)
         return group
+
+    def _checkNumber(self, key: GroupKey, most: int) -> None:
+        """Close idle groups if there are too many; raises L{Refused} if there are none."""
+        while len(everyGroup()) >= most:
+            if not closeIdle(self.reactor):
+                raise Refused(f"this process has {most} link groups already", Diagnosis.MEM)
+        while len(groups := groupsOf(key)) >= most * CLIENT_SHARE:
+            if not closeIdle(self.reactor, among=groups):
+                raise Refused(f"the client has {len(groups)} of {most} link groups already", Diagnosis.MEM)
 
     @contextmanager
     def forgetting(self, group: LinkGroup) -> Iterator[None]:
@@ -331,8 +366,23 @@ class LinkGroups:
         finally:
             self._endingGroups -= 1
 
-    def closeIdle(self, spared: LinkGroup) -> bool:
-        return closeIdle(self.reactor, spared)
+    def closeIdle(self, spared: LinkGroup, key: GroupKey | None) -> bool:
+        """
+        Close another idle group, to release its memory; return whether there was one.
+
+        @param key: only one of this client; None: any.
+        """
+        return closeIdle(self.reactor, spared, None if key is None else groupsOf(key))
+
+    def memoryLimit(self, key: GroupKey, most: int) -> int:
+        """
+        Return the limit of all rings of this process for a new buffer of a group: a smaller one if the client
+        of the group would exceed its share.
+
+        @param most: the process's limit, in bytes.
+        """
+        used = sum(group.pool.length for group in groupsOf(key))
+        return min(most, BufferPool.total - used + int(most * CLIENT_SHARE)) if used else most
 
     def orphaned(self, stream: LinkedStream) -> None:
         """Record a connection that still has unread bytes after the end of its link."""

@@ -56,6 +56,10 @@ LIMITS: Final = (
     Limit("smc:", "bytes of all rings of a process", "txrdma.smc.terms.options.MEMORY",
           "The oldest group without connections is closed; if there is none, the connection is plain TCP.",
           "integration.smc.test_options.LimitTests.test_bufferRespectsLimitAndOthersFallBack", "maxmemory"),
+    Limit("smc:", "part of these link groups and bytes that a client may use: a host, a process of this "
+          "host, or another user's processes together", "txrdma.smc.group.groups.CLIENT_SHARE",
+          "Its oldest group without connections is closed; if there is none, the connection is plain TCP.",
+          "integration.smc.test_options.LimitTests.test_memoryOfClient"),
     Limit("smc:", "connections of a link group", "txrdma.smc.terms.offer.MOST_CONNECTIONS",
           "The next connection begins another group.",
           "integration.smc.test_full_groups.FullGroupTests.test_burst"),

@@ -12,9 +12,10 @@ from typing import Any
 
 from twisted.internet import reactor as theReactor
 
+from txrdma.kit.values import replace
 from txrdma.smc.group._linkgroup import LinkGroupProtocol
 from txrdma.smc.group.buffers import BufferPool, RemoteMemoryBuffer
-from txrdma.smc.group.groups import closeLinkGroups
+from txrdma.smc.group.groups import CLIENT_SHARE, closeLinkGroups
 from txrdma.smc.handshake._machine import CLC_TIMEOUT
 from txrdma.smc.handshake.accepting import HandshakeCount, ServerNegotiation
 from txrdma.smc.handshake.outcomes import Outcomes
@@ -211,6 +212,24 @@ class LimitTests(LimitTestCase):
             self.assertLessEqual(BufferPool.total, most)
             modes.append(here.mode)
         self.assertEqual(modes, ["SMC-R"] * 5 + ["TCP"] * 3)
+
+    def test_groupsOfClient(self) -> None:
+        """A client gets its part of the groups; another client is served then."""
+        with self.flood(3, HandshakeCount(), isNew=True, maxgroups=int(2 / CLIENT_SHARE)) as clients:
+            self.wait(1.0)
+            answers = [decode(socket.recv(1000)) for socket, _ in clients]
+            self.assertEqual([isinstance(each, Decline) for each in answers], [False, False, True])
+            self.assertEqual(self.pair(client=self.host(3), maxgroups=8)[0].mode, "SMC-R")
+
+    def test_memoryOfClient(self) -> None:
+        """A client gets its part of the memory; another client is served then."""
+        accepting, most = self.accepting, int(18 * 32_768 / CLIENT_SHARE)
+        server = {"maxmemory": most, "rcvbuf": 32_768}  # the client's rings count as well, and are smaller
+        self.patch(self, "accepting", lambda options, there: accepting(replace(options, **server), there))
+        modes = [self.pair()[1].mode for _ in range(20)]
+        self.assertEqual(modes, ["SMC-R"] * 18 + ["TCP"] * 2)
+        self.assertLess(BufferPool.total, most)
+        self.assertEqual(self.pair(client=self.host(4))[1].mode, "SMC-R")
 
     def test_memoryOfEndedGroupsIsNotCounted(self) -> None:
         before = BufferPool.total
