@@ -195,7 +195,9 @@ class ICompletionQueue(Interface):
         """Cancel C{arm}, because the queue is polled: peers need not signal the channel."""
 
     def poll(limit: int) -> Sequence[Completion]:
-        """Take at most C{limit} completions, oldest first."""
+        """
+        Take at most C{limit} completions, oldest first. If it raises, it has taken none, and can be repeated.
+        """
 
     def close() -> None:
         """Destroy the queue. Idempotent."""

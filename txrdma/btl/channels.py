@@ -1,8 +1,8 @@
 """
 Channels of a module: each an unreliable datagram queue pair with a completion queue, and registered memory.
 
-A queue pair that fails, for example because its port goes down, is reset and keeps its number. So is one
-whose completions cannot be read, unless the device is lost. Datagrams lost meanwhile are retransmitted.
+A queue pair that fails, for example because its port goes down, is reset and keeps its number. Datagrams that
+are lost meanwhile are retransmitted.
 
 Buffers are registered once. Receive buffers are posted again in batches. Send buffers form a ring, because a
 send queue completes in order; only the last of many requests is signaled. The software device needs no
@@ -23,7 +23,7 @@ from twisted.python.failure import Failure
 from txrdma.btl.core.events import Packet
 from txrdma.btl.core.module import OVERHEAD
 from txrdma.btl.core.peer import Peer
-from txrdma.error import DeviceUnavailable, RDMAError
+from txrdma.error import RDMAError
 from txrdma.iba.types import GID, QPN
 from txrdma.iba.verbs import (
     Access,
@@ -109,7 +109,6 @@ class Channel:
         depths: tuple[int, int],
         handleBatch: Callable[[Channel, int, Sequence[ReceivedPacket]], None],
         broken: Callable[[Failure], None],
-        mayContinue: Callable[[], bool],
     ) -> None:
         """
         @param portNumber: number of the device's port.
@@ -118,7 +117,6 @@ class Channel:
         @param handleBatch: gets the number of packets whose sends have completed, and received packets, which
             are valid until it returns.
         @param broken: called when the completions of the channel can no longer be read.
-        @param mayContinue: called after an exception has stopped the reader; returns whether to restart it.
         @raise RDMAError: the device cannot create another queue pair.
         """
         self.number = number
@@ -127,8 +125,8 @@ class Channel:
         self.reposts = self.posted = self.completed = 0
         self._unreported = 0  # packets since the last signaled request
         self._mostUnreported = min(MOST_UNREPORTED, self.sends // 4)
-        self._handleBatch, self._broken, self._mayContinue = handleBatch, broken, mayContinue
-        self.isClosed = self._isBroken = False
+        self._handleBatch, self._broken = handleBatch, broken
+        self.isClosed = False
         self._reactor, self._portNumber = reactor, portNumber
         self._resetting: IDelayedCall | None = None
         with ExitStack() as undo:
@@ -162,10 +160,11 @@ class Channel:
                 self._receives.append(ReceiveRequest(0, ()))  # is completed if the queue pair fails
             self._pair.postReceive(self._receives)
             self.reader = CompletionReader(
-                reactor, channel, [queue], self._completed, self._readerFailed, sleepSeconds=SLEEP_SECONDS
+                reactor, channel, [queue], self._completed, broken, sleepSeconds=SLEEP_SECONDS
             )
             if direct is not None:
-                self.reader.addSource(direct.takeDatagrams, partial(handleBatch, self, 0), direct.openInbox())
+                consumer, unread = partial(handleBatch, self, 0), direct.openInbox()
+                self.reader.addSource(direct.takeDatagrams, consumer, unread, isRepeatable=True)
             self.reader.start()
             undo.callback(self.reader.stop)
             self._closing = undo.pop_all()
@@ -173,11 +172,6 @@ class Channel:
     @property
     def qpn(self) -> QPN:
         return self._pair.number
-
-    @property
-    def isRestarting(self) -> bool:
-        """Whether the queue pair is about to be reset, and then its completions are read again."""
-        return self._resetting is not None and self._resetting.active()
 
     @property
     def route(self) -> str:
@@ -362,33 +356,14 @@ class Channel:
         )
         self._restart()
 
-    def _readerFailed(self, failure: Failure) -> None:
-        """Restart the channel after an exception has stopped its reader, unless the device is lost."""
-        if failure.check(DeviceUnavailable) is not None or not self._mayContinue():
-            self._isBroken = True
-            self._broken(failure)
-        elif self._resetting is None:
-            _rateLimited.warn(
-                (str(self.qpn), "reader"),
-                "channel {number} is restarted because its completions could not be read",
-                number=self.number,
-            )
-            self._restart()
-            completed = self.posted - self.completed
-            self.completed += completed
-            self._handleBatch(self, completed, ())
-
     def _restart(self) -> None:
         self._resetting = self._reactor.callLater(RESET_SECONDS, self._reset)
 
     def _reset(self) -> None:
-        if self._isBroken:
-            return  # its completions can no longer be read
         try:
             self._pair.modify(QPAttributes(state=QPState.RESET))
             self._free = self._unreported = 0
             self._begin()
-            self.reader.start()
         except Exception:
             self.reader.stop()
             self._broken(Failure())

@@ -197,17 +197,14 @@ class ChannelPort:
         number: int,
         handleBatch: Callable[[Channel, int, Sequence[ReceivedPacket]], None],
         broken: Callable[[int, Failure], None],
-        mayContinue: Callable[[], bool],
     ) -> None:
         """
         @param number: number of the port in its module.
         @param broken: called with the number of the port when a channel has failed.
-        @param mayContinue: returns whether to restart a channel after an exception.
         @raise txrdma.error.RDMAError: the device cannot create two queue pairs.
         """
         self._reactor, self.device, self.portNumber = reactor, device, portNumber
         self._handleBatch, self._broken = handleBatch, partial(broken, number)
-        self._mayContinue = mayContinue
         self.receiveBufferBytes = 0
         table = device.gidTable(portNumber)
         index = usualGID(table)
@@ -239,7 +236,7 @@ class ChannelPort:
             try:
                 return Channel(
                     *(self._reactor, self.device, self.portNumber, self.domain, number, mtu, depths),
-                    *(self._handleBatch, self._broken, self._mayContinue),
+                    *(self._handleBatch, self._broken),
                 )
             except ResourceExhausted as error:
                 if max(depths) <= SMALLEST_DEPTH or lacksDescriptors(error.__cause__):
@@ -313,10 +310,7 @@ class ModulePort:
             undo.callback(closed)
             undo.callback(self._closeHandles)
             for number, (device, portNumber) in enumerate(devices):
-                port = ChannelPort(
-                    *(reactor, device, portNumber, number),
-                    *(self._handleBatch, self._broken, self._mayContinue),
-                )
+                port = ChannelPort(reactor, device, portNumber, number, self._handleBatch, self._broken)
                 undo.callback(port.close)
                 self.ports.append(port)
                 self._channels += port.channels
@@ -353,7 +347,7 @@ class ModulePort:
     def isAbandoned(self) -> bool:
         """Return whether all readers were removed from the reactor, as trial does after a failed test."""
         present = self._reactor.getReaders()
-        return any(each.reader not in present and not each.isRestarting for each in self._channels)
+        return any(each.reader not in present for each in self._channels)
 
     def abandon(self) -> None:
         """End all connections without notifying their peers, and close the module for all users."""
@@ -530,19 +524,15 @@ class ModulePort:
         @raise Exception: the same one, if it is not one of the first L{MOST_INTERRUPTIONS}. The next turn is
             L{AGAIN_SECONDS} later.
         """
-        if not self._mayContinue():
-            if self._scheduledTurn is None and not self._isClosed:
-                self._scheduledTurn = self._reactor.callLater(AGAIN_SECONDS, self._runScheduledTurn)
-            raise error
-        _log.failure("{module}: an exception may have lost packets", Failure(error), module=self)
-
-    def _mayContinue(self) -> bool:
-        """Count an exception; return whether it is one of the first L{MOST_INTERRUPTIONS}."""
         now = self.seconds()
         if now > self._interruptedAt + PEACEFUL_SECONDS:
             self._interruptions = 0
         self._interruptions, self._interruptedAt = self._interruptions + 1, now
-        return self._interruptions <= MOST_INTERRUPTIONS
+        if self._interruptions > MOST_INTERRUPTIONS:
+            if self._scheduledTurn is None and not self._isClosed:
+                self._scheduledTurn = self._reactor.callLater(AGAIN_SECONDS, self._runScheduledTurn)
+            raise error
+        _log.failure("{module}: an exception may have lost packets", Failure(error), module=self)
 
     def _handleBatch(self, channel: Channel, completed: int, packets: Sequence[ReceivedPacket]) -> None:
         core = self.core

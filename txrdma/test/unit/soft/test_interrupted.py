@@ -101,10 +101,7 @@ TRIVIAL = (
 )
 """Functions that contain exceptions of others, or release what they are called for."""
 
-QUEUE = [(SoftCompletionQueue, name) for name in ("poll", "arm", "disarm")] + [
-    (KeyTable, "_add"),
-    (SharedQueuePair, "join"),
-]
+QUEUE = [(KeyTable, "_add"), (SharedQueuePair, "join")]
 """Functions that contain exceptions of routes."""
 
 SHORT, LONG = b"short", bytes(range(256)) * 12

@@ -150,7 +150,7 @@ class PollTests(SynchronousTestCase):
             self.now += US
             return (1,) if self.polls in found else ()
 
-        sources = Sources(lambda: self.fail("no poll raises an exception"))
+        sources = Sources(lambda: self.fail("no poll raises an exception"), lambda: False)
         sources.isRunning = True
         sources.add(poll, lambda batch: None)
         until = busyPoll.wait(self.now)

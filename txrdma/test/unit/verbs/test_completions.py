@@ -16,6 +16,7 @@ from twisted.internet.testing import MemoryReactorClock
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
+from txrdma.error import DeviceUnavailable
 from txrdma.iba.types import QPN
 from txrdma.iba.verbs import Completion, CompletionOpcode, Status
 from txrdma.interfaces import ICompletionChannel, ICompletionQueue, IPollable, IReactorPolling
@@ -142,10 +143,14 @@ class CompletionReaderTests(SynchronousTestCase):
         reader.start()
         return reader
 
-    def assertFailed(self, error: type[Exception] = ZeroDivisionError) -> None:
-        """Assert that one error was reported to the owner and logged, and that the reader was removed."""
+    def assertFailed(self, error: type[Exception] = ZeroDivisionError, logged: int = 2) -> None:
+        """
+        Assert that one error was reported to the owner and logged, and that the reader was removed.
+
+        @param logged: number of logged errors: a call of a queue is repeated after the first one.
+        """
         self.assertEqual(self.failures, [error])
-        self.assertEqual(len(self.flushLoggedErrors(error)), 1)
+        self.assertEqual(len(self.flushLoggedErrors(error)), logged)
         self.assertEqual((self.reactor.getReaders(), self.reactor.getDelayedCalls()), ([], []))
 
     def test_readerProvidesInterfaces(self) -> None:
@@ -385,13 +390,48 @@ class SleepingTests(CompletionReaderTests):
         self.queue.put(*range(100))
         self.reactor.advance(0)
         self.assertEqual(len(self.batches), 1)
-        self.assertFailed(ValueError)
+        self.assertFailed(ValueError, 1)
 
     def test_failingPollStopsReaderAndNotifiesOwner(self) -> None:
         reader = self.failing()
         reader.addSource(broken, self.handle)
         self.reactor.advance(0)
         self.assertFailed()
+
+    def test_singleFailuresAreRepeated(self) -> None:
+        """Calls of the queue and its channel fail once: they are repeated, and no completion is lost."""
+        for owner, name in ((self.queue, "poll"), (self.queue, "arm"), (self.channel, "takeEvents")):
+            self.batches.clear()
+            usual, calls = getattr(owner, name), list[str]()
+
+            def once(*arguments: Any, usual: Any = usual, name: str = name, calls: Any = calls) -> Any:
+                calls.append(name)
+                return broken() if len(calls) == 1 else usual(*arguments)
+
+            self.patch(owner, name, once)
+            reader = self.failing()
+            self.queue.put(1)
+            for _ in range(3):
+                reader.doRead()
+                self.reactor.advance(0)
+            reader.arm()  # like a reactor before it sleeps
+            self.queue.put(2)
+            while reader.poll():
+                pass
+            self.assertEqual((self.failures, sum(self.batches, [])), ([], [1, 2]), name)
+            self.assertGreater(len(calls), 1, name)
+            self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1, name)
+            reader.stop()
+
+    def test_lostDeviceEndsReadingAtOnce(self) -> None:
+        def lost(*_: object) -> None:
+            raise DeviceUnavailable("a test's")
+
+        self.queue.arm = lost
+        reader = self.failing()
+        self.reactor.advance(0)
+        reader.arm()
+        self.assertFailed(DeviceUnavailable, 1)
 
     def test_removalAtReactorsEndIsNoFailure(self) -> None:
         reader = self.failing()
@@ -940,7 +980,7 @@ class BusyPollingTests(SynchronousTestCase):
         self.queue.put(1)
         self.log.clear()
         self.wake()
-        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 2)
         self.assertEqual((completions._budget.pollers, self.log.count("poll")), (0, 2))
 
     def test_failingArmEndsReading(self) -> None:
@@ -952,7 +992,7 @@ class BusyPollingTests(SynchronousTestCase):
         self.wake()
         while not self.channels[0].isTaken:
             self.reader.doRead()
-        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 2)
         self.assertEqual(self.found, [])
 
     def test_handlerExitsInDelayedRead(self) -> None:
@@ -1068,7 +1108,7 @@ class SourcesTests(SynchronousTestCase):
     def test_nothingIsCalledAfterHandlerStoppedReader(self) -> None:
         for isFirst in (False, True):
             calls: list[Any] = []
-            sources = Sources(self.fail)
+            sources = Sources(self.fail, lambda: False)
             sources.isRunning = sources.isArmed = True
 
             def stop(batch: Sequence[Any]) -> None:
@@ -1078,7 +1118,7 @@ class SourcesTests(SynchronousTestCase):
             sources.disarmBy(lambda: calls.append("disarm"))  # noqa: B023
             sources.add(lambda limit: ["other"], calls.append)
             if isFirst:
-                sources.addFirst(lambda limit: ["first"], stop, ["unread"])
+                sources.addFirst(lambda limit: ["first"], stop, ["unread"], False)
             else:
                 sources.add(lambda limit: ["first"], stop)
             self.assertFalse(sources.poll())
