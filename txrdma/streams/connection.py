@@ -261,10 +261,16 @@ class StreamConnection(Generic[CoreT, CarrierT]):
             self._drop(self._core)
 
     def _cut(self) -> None:
-        if self._transport is not None:
-            self._transport.abortConnection()
-        else:
+        """Abort the message connection, also if an exception prevents that at first."""
+        transport = self._transport
+        if transport is None:
             self._turn()
+            return
+        try:
+            transport.abortConnection()
+        except Exception:
+            _log.failure("{end} is aborted again after an exception", end=self)
+            transport.abortConnection()
 
     # Delivering and posting
 

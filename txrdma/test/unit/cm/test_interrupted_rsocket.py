@@ -13,6 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase
 import txrdma.cm.connections
 import txrdma.cm.rsocket
 import txrdma.streams
+from txrdma.cm.connections.transport import RDMATransport
 from txrdma.cm.rsocket.endpoints import RSocketClientEndpoint, RSocketOptions, RSocketServerEndpoint
 from txrdma.kit import cancelling, shutdown
 from txrdma.test.support.cm.interrupted import partsOf
@@ -100,6 +101,12 @@ class RSocketTests(InterruptedStreams, MessagingCase, SynchronousTestCase):
         self.assertGreater(len(self.calls.counts), 15)
         found = self.calls.findings(self.listen)
         self.assertEqual(found, {}, "\n".join(f"{key}: {value}" for key, value in found.items()))
+
+    def test_abortOnce(self) -> None:
+        """An aborted stream ends although the abort of its RDMA connection raises an exception."""
+        self.calls.begin((RDMATransport, "_finish"), 1)
+        self.assertEqual(self.play("abortConnection"), [])
+        self.assertTrue(self.calls.hasRaised)
 
     def clear(self) -> None:
         self.port.stopListening()

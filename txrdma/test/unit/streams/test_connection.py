@@ -8,7 +8,7 @@ from unittest.mock import Mock
 from zope.interface import alsoProvides
 
 from twisted.internet.address import IPv4Address
-from twisted.internet.error import ConnectError, ConnectionDone, ConnectionLost
+from twisted.internet.error import ConnectError, ConnectionAborted, ConnectionDone, ConnectionLost
 from twisted.internet.interfaces import IReactorCore, ITransport
 from twisted.internet.protocol import Factory
 from twisted.logger import capturedLogs, formatEvent
@@ -168,6 +168,19 @@ class EndTests(SynchronousTestCase):
         self.assertIs(self.protocol.reason.type, ConnectionLost)
         ended.assert_called_once_with()
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+
+    def test_interruptedAbort(self) -> None:
+        """An aborted stream ends although the message connection could not be aborted at first."""
+        aborting = Mock(side_effect=[ZeroDivisionError("simulated"), None])
+        self.patch(self.end.carrier, "abortConnection", aborting)
+        self.protocol.transport.abortConnection()
+        self.clock.advance(0)
+        self.assertEqual(aborting.call_count, 2)
+        self.end.lose(ConnectionLost())
+        self.clock.advance(0)
+        self.assertIs(self.protocol.reason.type, ConnectionAborted)
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_endIsReportedAlthoughClockWasSetBack(self) -> None:
         """What is due in the next iteration is not late by as much as the clock was set back."""
