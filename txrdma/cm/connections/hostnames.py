@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Final, Generic, TypeVar
 
 from zope.interface import implementer
@@ -150,12 +151,17 @@ class Attempts(Generic[Connected]):
             self.answer.errback(failure)
 
     def _stop(self) -> None:
-        """Cancel everything that is pending."""
+        """Cancel everything that is pending, also if an exception prevents that at first."""
         self._timer.stop()
         self._waiting.clear()
         pending, self._pending = self._pending, []
         for attempt in pending:
-            attempt.cancel()
+            try:
+                attempt.cancel()
+            except Exception:
+                _log.failure("An attempt to connect to {host} is cancelled again", host=self._host)
+                with suppress(Exception):
+                    attempt.cancel()  # else it might connect a protocol of which no caller knows
 
 
 def connectToHost(

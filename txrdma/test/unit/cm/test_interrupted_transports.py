@@ -14,6 +14,7 @@ from twisted.internet.error import ConnectionDone
 import txrdma.cm.connections
 import txrdma.messages
 from txrdma.cm.connections.endpoints import RDMAServerEndpoint
+from txrdma.cm.connections.transport import RDMATransport
 from txrdma.kit import cancelling, shutdown
 from txrdma.messages.protocol import MessageFactory
 from txrdma.test.support.cm.interrupted import InterruptionCase, partsOf
@@ -99,16 +100,17 @@ class TransportTests(InterruptionCase):
         (port,) = self.begun(self.ends().listen, MessageFactory(self.made))
         found = self.begun(self.ask)
         self.until(lambda: found, "the attempt hangs")
-        ends = [each for each in (*found, *self.served) if each is not None and each.isMade]
-        if found != [None]:
-            self.until(lambda: self.served[-1].isMade or found[0].lost, "the server is not connected")
-            self.exchange(found[0], self.served[-1], closes)
-            ends = [each for each in (found[0], self.served[-1]) if each.isMade]
+        client = found[0] if found else None
+        ends = [each for each in (client, *self.served) if each is not None and each.isMade]
+        if client is not None:
+            self.until(lambda: self.served[-1].isMade or client.lost, "the server is not connected")
+            self.exchange(client, self.served[-1], closes)
+            ends = [each for each in (client, self.served[-1]) if each.isMade]
         self.until(lambda: all(each.lost for each in ends), "an end hangs")
         self.until(lambda: all(each.called for each in self.pending), "a request hangs")
         if port is not None:
             self.do(port.stopListening)
-        self.raised += port is None or found == [None]
+        self.raised += port is None or client is None
         for each in ends:
             received = [data for data, _immediate in each.messages]
             if received != MESSAGES[: len(received)] or len(each.lost) > 1:
@@ -170,3 +172,9 @@ class NameTests(TransportTests):
     def traffic(self, closes: str = "loseConnection") -> None:
         super().traffic(closes)
         gc.collect()  # so that exceptions in Deferreds are logged now, not in a later play
+
+    def test_withdrawal(self) -> None:
+        """An exception while the attempt at the first address is withdrawn affects no other attempt."""
+        self.interruptions.begin((RDMATransport, "_finish"), 1)
+        self.assertEqual(self.play(self.traffic), [])
+        self.assertEqual((self.interruptions.hasRaised, self.count, self.raised), (True, 1, 0))

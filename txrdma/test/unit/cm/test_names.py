@@ -204,6 +204,20 @@ class NameTests(NameCase):
         self.assertEqual(self.successResultOf(answer), "connected")
         self.assertEqual([each.args for each in connect.mock_calls], [("10.0.1.8",), ("10.0.1.2",)])
 
+    def test_attemptThatCannotBeCancelled(self) -> None:
+        """An exception of the first attempt's cancellation does not affect the one that has succeeded."""
+        cancels = Mock(side_effect=[ZeroDivisionError, None])
+        pending: list[Deferred[str]] = [Deferred(cancels), Deferred(), Deferred()]
+        connect = Mock(side_effect=pending)
+        answer = Attempts(self.clock, "there.example", ["10.0.1.8", "10.0.1.9", "10.0.1.2"], connect).answer
+        for _ in pending[1:]:
+            self.clock.advance(ATTEMPT_DELAY)
+        pending[2].callback("connected")
+        self.assertEqual(self.successResultOf(answer), "connected")
+        self.assertEqual((cancels.call_count, pending[1].called), (2, True))
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
     def test_errorOfLastAddress(self) -> None:
         self.listenAt()
         asked = self.asking(9)
