@@ -11,6 +11,8 @@ from inspect import isclass, isfunction
 from types import ModuleType
 from typing import Any
 
+from twisted.python.failure import Failure
+
 from txrdma.kit.wire import Layout
 
 Function = tuple[Any, str]
@@ -124,9 +126,18 @@ class Interruptions:
     def findings(
         self, play: Callable[[], list[str]], most: int = 3, stride: int = 1
     ) -> dict[tuple[str, str, int], list[str]]:
-        """Play once for each call that L{each} selects; return what is wrong, by the selected call."""
+        """
+        Play once for each call that L{each} selects; return what is wrong, by the selected call.
+
+        After an exception of C{play}, which is a finding, too, no further call is selected.
+        """
         found = {}
         for (owner, name), number in self.each(most, stride):
-            if wrong := play():
+            try:
+                wrong = play()
+            except Exception:
+                found[owner.__name__, name, number] = [Failure().getTraceback()]
+                break
+            if wrong:
                 found[owner.__name__, name, number] = wrong
         return found
