@@ -44,12 +44,13 @@ class _End:
 
     @ivar output: number of bytes that it has written after all steps so far; C{received}: number that it has
         received then.
+    @ivar isSlow: whether it pauses after each received piece; C{pauses}: whether it pauses at all.
     """
 
     def __init__(self, random: Random) -> None:
         self._random = random
         self._rules: dict[str, list[str]] = {"made": []}
-        self._hasProduced = self.isSlow = False
+        self._hasProduced = self.isSlow = self.pauses = False
         self.output = self.received = 0
 
     @property
@@ -70,6 +71,15 @@ class _End:
         """Wait until the peer has made the connection too, unless something was received from it."""
         if not self.received:
             self.does("settle")
+
+    def resumes(self) -> None:
+        """
+        End all pauses before the reactor stops.
+
+        Twisted removes the socket of a paused TCP connection from the reactor, and does not report its end.
+        """
+        if self.pauses:
+            self.does("turn", "resume")  # a slow end pauses after the steps that run in dataReceived
 
     def writes(self, most: int, isSwift: bool = False, on: str = "") -> int:
         """
@@ -104,10 +114,12 @@ class _End:
         random = self._random
         manner = random.random()
         if manner < 0.15 and not self.isSlow:
+            self.pauses = True
             self.does("pause", f"wait 0.{random.randint(1, 9):02}", "resume")
         elif manner < 0.25:
             self.does(f"block 0.{random.randint(1, 20):02}")
         elif manner < 0.35 and not self.isSlow and size > 1:
+            self.pauses = True
             part = self.received + random.randint(1, size - 1)
             self.does("pause", f"wait 0.{random.randint(1, 9):02}", "resume", on=f"received {part}")
         elif manner < 0.4 and size > 1:
@@ -129,7 +141,7 @@ def drawn(seed: int) -> Conversation:
     client, server = _End(random), _End(random)
     for end in (client, server):
         if random.random() < 0.1:
-            end.isSlow = True
+            end.isSlow = end.pauses = True
             end.does(f"slowly 0.00{random.randint(1, 5)}")
     for _ in range(random.randint(0, 4)):
         most = _MOST - client.output - server.output
@@ -218,6 +230,7 @@ def _stops(random: Random, leaver: _End, other: _End) -> None:
 
 def _stopsAtOnce(random: Random, leaver: _End, other: _End) -> None:
     leaver.meets()
+    leaver.resumes()
     other.listens(leaver.writes(_MOST))
     leaver.does(random.choice(("stop", "term")))
 
@@ -232,8 +245,8 @@ def _dies(random: Random, leaver: _End, other: _End) -> None:
 def _leavesEarly(random: Random, leaver: _End, other: _End) -> None:
     size = other.writes(_MOST)
     steps = ("lose", "abort", "raise", "stop")
-    # A slow end has paused when it has received something: Twisted's TCP would not report the end then.
-    step = random.choice(steps[:-1] if leaver.isSlow else steps)
+    # The end may have paused when it has received something: Twisted's TCP would not report the end then.
+    step = random.choice(steps[:-1] if leaver.pauses else steps)
     leaver.does(step, on=f"received {leaver.received + random.randint(1, size)}")
     leaver.received += size
 

@@ -22,6 +22,26 @@ class DrawnTests(SynchronousTestCase):
             self.assertEqual(conversation, drawn(seed))
         self.assertLessEqual({"lose", "half", "abort", "stop", "term", "kill", "exit", "raise"}, leaves)
 
+    def test_noStopWhilePaused(self) -> None:
+        """
+        An end that pauses resumes before it stops its reactor, or waits until all pauses are over.
+
+        Twisted's TCP does not report the end to a protocol that is paused when the reactor stops.
+        """
+        found = 0
+        for seed in range(1000):
+            conversation = drawn(seed)
+            for script in map(parse, (conversation.client, conversation.server)):
+                rules = [rule for rule in script.rules if rule.occasion not in ("lost", "failed")]
+                names = [[step.name for step in rule.steps] for rule in rules]
+                if not any({"pause", "slowly"}.intersection(each) for each in names):
+                    continue
+                for each in names:
+                    if {"stop", "term"}.intersection(each):
+                        found += 1
+                        self.assertTrue({"resume", "settle"}.intersection(each), conversation)
+        self.assertGreater(found, 0)
+
     def test_killedProcessesAreDrawnForSharedMemoryOnly(self) -> None:
         deadly = [each for each in map(drawn, range(200)) if not isFor(each, ROCEV2)]
         self.assertTrue(deadly)
