@@ -33,6 +33,14 @@ _UNREAD = Unlike(
     calls=("made", "lost ConnectionDone"),
 )
 
+_PAUSED = Unlike(
+    (*ROCE, "shared-memory"),
+    "client",
+    "a paused protocol gets `ConnectionLost` when its reactor stops, as others do; Twisted has removed the "
+    "socket of a paused TCP connection from the reactor, and reports nothing unless bytes remain to be sent",
+    calls=("made", "lost ConnectionLost"),
+)
+
 _WAYS = {
     "stop": "stops its reactor",
     "term": "is ended by SIGTERM",
@@ -105,6 +113,20 @@ closes-and-stops (quick)
     server lost: stop
     races how much is sent before the end varies
     unlike flushed
+paused-then-stop (quick, everywhere)
+    The client has paused when it stops its reactor.
+    client made: pause; settle; stop
+    server lost: stop
+    unlike paused
+paused-then-term (quick)
+    The client has paused inside dataReceived, answers, and is ended by SIGTERM when the answer is sent.
+    client received 5: pause; turn; write 5; term
+    server made: write 5
+    unlike paused
+paused-and-writes-then-stop (quick)
+    The client has paused when it writes and stops its reactor in the same iteration.
+    client made: pause; settle; write 5; stop
+    server lost: stop
 idle-then-kill (quick, everywhere)
     An idle client is ended by SIGKILL.
     client made: settle; kill
@@ -187,6 +209,7 @@ forks-a-child-that-ends-at-once (quick)
             "client-gone": vanished("server"),
             "server-gone": vanished("client"),
             "flushed": (_FLUSHED,),
+            "paused": (_PAUSED,),
             "unread": (_UNREAD,),
         },
     ),
