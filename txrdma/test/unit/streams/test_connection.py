@@ -357,6 +357,28 @@ class EndTests(SynchronousTestCase):
         self.clock.advance(CLOSING_SECONDS)
         self.assertTrue(self.end.carrier.isAborted)
 
+    def test_stoppingReactorNotifiesPausedProtocol(self) -> None:
+        """
+        A protocol that has paused gets C{connectionLost} once when the reactor stops, without unread bytes.
+
+        Nothing changes if it resumes while the reactor still waits for the peer.
+        """
+        for resumes in (False, True):
+            self.setUp()
+            self.protocol.transport.pauseProducing()
+            self.core.arrived(b"unread", None)
+            stopped = self.end.reactorStops()
+            assert stopped is not None
+            self.assertNoResult(stopped)
+            if resumes:
+                self.protocol.transport.resumeProducing()
+            self.core.arrived(b"", DISCONNECT)
+            self.end.lose(ConnectionDone())
+            self.clock.advance(0)
+            self.assertIs(self.protocol.reason.type, ConnectionLost)
+            self.assertEqual(self.protocol.received, b"")
+            self.assertIsNone(self.successResultOf(stopped))
+
     def test_nothingIsWrittenBehindDroppedBytes(self) -> None:
         """A producer that is registered while the reactor stops writes nothing behind dropped bytes."""
         self.patch(self.end, "_send", lambda core, transport: None)  # the peer has no room
