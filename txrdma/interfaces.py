@@ -196,7 +196,10 @@ class ICompletionQueue(Interface):
 
     def poll(limit: int) -> Sequence[Completion]:
         """
-        Take at most C{limit} completions, oldest first. If it raises, it has taken none, and can be repeated.
+        Take at most C{limit} completions, oldest first.
+
+        If it raises, it can be repeated: it has taken none, or has moved the queue pairs to ERR whose
+        completions may be lost.
         """
 
     def close() -> None:
@@ -644,7 +647,7 @@ class IPollable(Interface):
     """A source of events that can be polled without a system call."""
 
     def poll() -> bool:
-        """Process pending events; returns whether there were any."""
+        """Process pending events; returns whether there were any, or this is to be repeated."""
 
     def arm() -> None:
         """Signal the descriptor for new events from now on: C{poll} is not called before it is readable."""

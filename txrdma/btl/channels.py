@@ -360,6 +360,8 @@ class Channel:
         self._resetting = self._reactor.callLater(RESET_SECONDS, self._reset)
 
     def _reset(self) -> None:
+        if not self.reader.isRunning:
+            return  # its completions can no longer be read
         try:
             self._pair.modify(QPAttributes(state=QPState.RESET))
             self._free = self._unreported = 0

@@ -97,7 +97,7 @@ class Sources:
         except Exception:
             self._failed()
             return False
-        return found
+        return found and (self.isRunning or not wasRunning)
 
     def _disarm(self, wasRunning: bool) -> None:
         """Disarm the queues, unless a handler has stopped the reader."""

@@ -53,7 +53,10 @@ _MOST_POLLS: Final = 16
 """Largest number of polls with results in one reactor iteration, before other readers get their time."""
 
 MOST_FAILURES: Final = 16
-"""Exceptions of queues without C{_QUIET_SECONDS} between them, after which these are still used."""
+"""
+Largest number of exceptions of queues, without a quiet minute between them, after which the calls are
+repeated; the next one stops the reader.
+"""
 
 _QUIET_SECONDS: Final = 60.0
 """Seconds without exceptions of queues, after which they are counted from 0 again."""
@@ -100,8 +103,9 @@ class CompletionReader:
     Hands the completions of a channel's queues to a handler, batch by batch.
 
     After some batches the reactor runs others. Calls of the channel and the queues that raise are repeated.
-    These stop the reader: an exception of the handler, more than L{MOST_FAILURES} of queues without a quiet
-    minute, and the loss of the device. The last exception is logged then, and C{failed} is called.
+    These stop the reader: an exception of the handler or of a direct lane, more than L{MOST_FAILURES} of
+    queues without a quiet minute, and the loss of the device. The last exception is logged then, and
+    C{failed} is called.
 
     Where the reactor does not poll queues itself, and polling finds everything, as in shared memory and for
     datagrams of the software device, the reader busy-polls for a while before it arms: as long as L{BusyPoll}
@@ -178,7 +182,8 @@ class CompletionReader:
 
         @param unread: the queued completions: the queues are polled only when there are any. None: always.
         @param isPeerPolling: returns whether the peer polls for messages, so that it will answer soon.
-        @param isRepeatable: whether a poll that raises has taken nothing.
+        @param isRepeatable: whether a poll that raises has taken nothing, as that of a source without
+            C{unread} must.
         """
         self._isPeerPolling = isPeerPolling
         if unread is None:
@@ -196,6 +201,10 @@ class CompletionReader:
     def preferLatency(self) -> None:
         """Busy-poll longer than processor time would justify."""
         self._busyPoll.preferLatency()
+
+    @property
+    def isRunning(self) -> bool:
+        return self._sources.isRunning
 
     def start(self) -> None:
         """Start reading. Idempotent."""
@@ -263,8 +272,9 @@ class CompletionReader:
     def doRead(self) -> None:
         if self._polling is not None:
             self._takeEvents()
-            self._polling.addPollable(self)  # a quiet reader is only armed
-            self.poll()  # the reactor polls for more
+            if self._sources.isRunning:
+                self._polling.addPollable(self)  # a quiet reader is only armed
+                self.poll()  # the reactor polls for more
         elif self._beforeRead is None or self._makeCall():
             if self._isContinuing:
                 self._nextCalls.add(self._readDelayed)  # other code may have cancelled it
@@ -462,21 +472,24 @@ class CompletionReader:
             try:
                 queue.disarm()
             except Exception:
-                self._repeat(queue.disarm)
+                if not self._repeat(queue.disarm):
+                    return
 
-    def _repeat(self, call: Callable[[], object]) -> None:
-        """Repeat a call whose exception is being handled, until it succeeds, or reading ends."""
-        if self._mayRetry():
-            try:
-                call()
-            except Exception:
-                self._repeat(call)
+    def _repeat(self, call: Callable[[], object]) -> bool:
+        """Repeat a call whose exception is being handled; return False if reading ends before it succeeds."""
+        if not self._mayRetry():
+            return False
+        try:
+            call()
+        except Exception:
+            return self._repeat(call)
+        return True
 
     def _mayRetry(self) -> bool:
         """
         Return whether to try again after the current exception of a queue; otherwise stop reading.
 
-        The first one is logged.
+        The first one since a quiet minute is logged.
         """
         failure = Failure()
         if not (self._sources.isRunning or self._isAttended):
@@ -507,6 +520,7 @@ class CompletionReader:
             handler=self._handler,
         )
         self.stop()
+        self._isAttended = False
         self._failed(failure)
 
     # IPollable
@@ -518,4 +532,5 @@ class CompletionReader:
             try:
                 queue.arm()
             except Exception:
-                self._repeat(queue.arm)
+                if not self._repeat(queue.arm):
+                    return

@@ -172,7 +172,7 @@ class BufferPool:
         if most is not None:
             count = min(count, (most - BufferPool.total) // size)
             if count < 1:
-                raise ResourceExhausted(f"{max(most - BufferPool.total, 0)} bytes of its share are left")
+                raise ResourceExhausted(f"{max(most - BufferPool.total, 0)} bytes are left of the limit")
         while True:
             try:
                 return self._allocate(size, count, domain)

@@ -225,7 +225,7 @@ class LinkGroup:
         """Register a buffer with rings of this size, or smaller ones if there is not enough memory."""
         domain = self.domainOf(self.links[0].port)
         while True:
-            limit = None if most is None else self.groups.memoryLimit(self.key, most)
+            limit = None if most is None else self.groups.memoryLimit(self.key, most, size)
             try:
                 return self.pool.grow(size, domain, limit, isPinned)
             except (RDMAError, OSError) as error:

@@ -161,8 +161,8 @@ def closeIdle(
 
 def groupsOf(key: GroupKey) -> list[LinkGroup]:
     """
-    Return the groups that count for the limits of one client: those of this process as a server with the same
-    host, the same process, or any process of the same user if that is not ours.
+    Return the groups that count for the limits of one client: those of this process as a server whose clients
+    have the same identity, or belong to the same user if that is not ours.
     """
     if key.role is not Role.SERVER:
         return []
@@ -349,12 +349,12 @@ class LinkGroups:
 
     def _checkNumber(self, key: GroupKey, most: int) -> None:
         """Close idle groups if there are too many; raises L{Refused} if there are none."""
-        while len(everyGroup()) >= most:
-            if not closeIdle(self.reactor):
-                raise Refused(f"this process has {most} link groups already", Diagnosis.MEM)
         while len(groups := groupsOf(key)) >= most * CLIENT_SHARE:
             if not closeIdle(self.reactor, among=groups):
                 raise Refused(f"the client has {len(groups)} of {most} link groups already", Diagnosis.MEM)
+        while len(everyGroup()) >= most:
+            if not closeIdle(self.reactor):
+                raise Refused(f"this process has {most} link groups already", Diagnosis.MEM)
 
     @contextmanager
     def forgetting(self, group: LinkGroup) -> Iterator[None]:
@@ -374,15 +374,19 @@ class LinkGroups:
         """
         return closeIdle(self.reactor, spared, None if key is None else groupsOf(key))
 
-    def memoryLimit(self, key: GroupKey, most: int) -> int:
+    def memoryLimit(self, key: GroupKey, most: int, size: int) -> int:
         """
         Return the limit of all rings of this process for a new buffer of a group: a smaller one if the client
-        of the group would exceed its share.
+        of the group would exceed its share. A client may always have one ring.
 
         @param most: the process's limit, in bytes.
+        @param size: size of a ring.
         """
+        if key.role is not Role.SERVER:
+            return most
         used = sum(group.pool.length for group in groupsOf(key))
-        return min(most, BufferPool.total - used + int(most * CLIENT_SHARE)) if used else most
+        share = int(most * CLIENT_SHARE)
+        return min(most, BufferPool.total - used + (share if used else max(share, size)))
 
     def orphaned(self, stream: LinkedStream) -> None:
         """Record a connection that still has unread bytes after the end of its link."""

@@ -270,7 +270,7 @@ class PyverbsQueuePair:
 
     def overrun(self) -> None:
         """Go to ERR, because the completion queue overran."""
-        if self._raw is not None and self._state is not QPState.RESET:
+        if self._raw is not None and self._state not in (QPState.RESET, QPState.ERR):
             self._toError()
 
     def noticed(self) -> None:

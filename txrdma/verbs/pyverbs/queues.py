@@ -242,7 +242,8 @@ class PyverbsCompletionQueue:
             return
         completions, self._localCompletions = self._localCompletions, deque()
         try:
-            completions.extend(self._take(1 << 30))
+            while batch := self._take(1 << 30):
+                completions.extend(batch)
         except RDMAError as error:
             _log.warn("{queue!r} is lost: {error}", queue=self, error=errorText(error))
         completions.extend(self._localCompletions)  # own completions follow
@@ -292,8 +293,10 @@ class PyverbsCompletionQueue:
             try:
                 count, found = poll(wanted)
             except self._verbs.Error as error:
+                # pyverbs has dropped what it had taken in this call.
+                self.overrun()
                 if taken:
-                    break  # they would be lost; the next poll raises it
+                    break  # these would be lost, too
                 raise translated(error, "the completion queue can't be polled") from error
             for wc in found:
                 number = wc.qp_num

@@ -190,7 +190,8 @@ class LimitTests(LimitTestCase):
                     group.close("for the test")
 
     def test_limitAppliesToServerWhoseRingIsReservedFirst(self) -> None:
-        most = BufferPool.total + 5 * 16_384
+        before, part = BufferPool.total, 5 * 16_384
+        most = int(before + part / CLIENT_SHARE)
         totals: list[int] = []
         grow = BufferPool.grow
 
@@ -201,17 +202,17 @@ class LimitTests(LimitTestCase):
 
         self.patch(BufferPool, "grow", record)
         self.pair(maxmemory=most)
-        self.assertEqual(totals[:1], [most])
+        self.assertEqual(totals[:1], [before + part])
 
     def test_bufferRespectsLimitAndOthersFallBack(self) -> None:
-        most = BufferPool.total + (16 + 5) * 16_384  # a whole one for the server, and 1/5 for the client
+        most = BufferPool.total + 2 * 10 * 16_384  # the server's part, and the rest for the client
         modes = []
-        for _ in range(8):
+        for _ in range(13):
             here, there = self.pair(maxmemory=most)
             self.assertEqual(here.mode, there.mode)
             self.assertLessEqual(BufferPool.total, most)
             modes.append(here.mode)
-        self.assertEqual(modes, ["SMC-R"] * 5 + ["TCP"] * 3)
+        self.assertEqual(modes, ["SMC-R"] * 10 + ["TCP"] * 3)
 
     def test_groupsOfClient(self) -> None:
         """A client gets its part of the groups; another client is served then."""
@@ -219,7 +220,7 @@ class LimitTests(LimitTestCase):
             self.wait(1.0)
             answers = [decode(socket.recv(1000)) for socket, _ in clients]
             self.assertEqual([isinstance(each, Decline) for each in answers], [False, False, True])
-            self.assertEqual(self.pair(client=self.host(3), maxgroups=8)[0].mode, "SMC-R")
+            self.assertEqual(self.pair(client=self.host(3), maxgroups=int(2 / CLIENT_SHARE))[1].mode, "SMC-R")
 
     def test_memoryOfClient(self) -> None:
         """A client gets its part of the memory; another client is served then."""

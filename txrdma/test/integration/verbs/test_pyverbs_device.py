@@ -50,7 +50,7 @@ from txrdma.interfaces import (
 from txrdma.test.support.verbs.fakepyverbs import FAKE, FakeError, Record, Thing, WR
 from txrdma.test.support.verbs.pyverbs_device import _inside, FakeDevice
 from txrdma.verbs.pyverbs import device as _pyverbs_device
-from txrdma.verbs.pyverbs import requests
+from txrdma.verbs.pyverbs import queues, requests
 from txrdma.verbs.pyverbs.device import PyverbsDevice
 from txrdma.verbs.pyverbs.events import EventReader, Notification, read
 from txrdma.verbs.pyverbs.resourcetracker import openContext
@@ -442,6 +442,25 @@ class EndTests(FakeDevice):
         self.addCleanup(os.environ.pop, "RDMAV_ALLOW_DISASSOC_DESTROY")
         openContext(replace(FAKE, Context=context), "fake0")
         self.assertEqual((seen[1], os.environ["RDMAV_ALLOW_DISASSOC_DESTROY"]), ("0", "0"))
+
+    def test_pollThatFailsLosesCompletions(self) -> None:
+        """So the queue pairs of the queue go to ERR, and what was taken before is returned."""
+        self.patch(queues, "_BATCH", 3)
+        self.send(*range(8))
+        for _ in range(8):
+            self.raw.complete(self.rawSends)
+        usual, polls = self.rawSends.poll, list[int]()
+
+        def poll(limit: int) -> tuple[int, list[Any]]:
+            polls.append(limit)
+            if len(polls) == 2:
+                raise FakeError(errno.EIO)
+            found: tuple[int, list[Any]] = usual(limit)
+            return found
+
+        self.patch(self.rawSends, "poll", poll)
+        self.assertEqual([each.identifier for each in self.sends.poll(64)], [0, 1, 2])
+        self.assertIs(self.queuePair.state, QPState.ERR)
 
     def test_closedCompletionQueueClosesQueuePairs(self) -> None:
         self.send(1)

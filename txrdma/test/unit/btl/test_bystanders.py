@@ -504,6 +504,18 @@ class BystanderTests(HostsCase):
         self.wait(lambda: self.client.lost and self.server.lost)
         self.assertEqual(len(self.flushLoggedErrors(DeviceUnavailable)), 1)
 
+    def test_lossDuringReset(self) -> None:
+        """A channel whose device is lost while its queue pair is about to be reset is not read any more."""
+        module = self.lifeline(self.client).module
+        self.addCleanup(module.hold())
+        for channel in module._channels:
+            channel._restart()
+        self.failPolls(DeviceUnavailable("a test's"), 1)
+        self.wait(lambda: module.isBroken)
+        self.pause(1.0)
+        self.assertTrue(module.isAbandoned)
+        self.assertEqual(len(self.flushLoggedErrors(DeviceUnavailable)), 1)
+
     def test_allPolls(self) -> None:
         """A module whose polls always fail ends, so that the log is not filled."""
         self.failPolls(OSError(ENOMEM, "a test's"), 1000)

@@ -423,6 +423,40 @@ class SleepingTests(CompletionReaderTests):
             self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1, name)
             reader.stop()
 
+    def test_mostFailures(self) -> None:
+        """A call is repeated so often, and no more before a quiet minute has passed."""
+        now, left = 100.0, completions.MOST_FAILURES
+        self.patch(completions, "perf_counter", lambda: now)
+
+        def arm() -> None:
+            nonlocal left
+            left -= 1
+            if left >= 0:
+                raise ZeroDivisionError
+
+        reader = self.failing()
+        self.queue.arm = arm
+        reader.arm()
+        self.assertEqual((self.failures, left), ([], -1))
+        now, left = now + 61.0, completions.MOST_FAILURES
+        reader.arm()
+        self.assertEqual((self.failures, left), ([], -1))
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 2)
+        now, left = now + 59.0, 1
+        reader.arm()
+        self.assertEqual((self.failures, left), ([ZeroDivisionError], 0))
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+
+    def test_eventsCannotBeTaken(self) -> None:
+        """The reader stops, and is not polled any more."""
+        reader = self.failing()
+        self.patch(self.channel, "takeEvents", broken)
+        for _ in range(3):
+            reader.doRead()
+            self.reactor.advance(0)
+        self.assertFailed()
+        self.assertEqual(getattr(self.reactor, "pollables", []), [])
+
     def test_lostDeviceEndsReadingAtOnce(self) -> None:
         def lost(*_: object) -> None:
             raise DeviceUnavailable("a test's")
@@ -1104,6 +1138,20 @@ class SleepingReaderTests(SynchronousTestCase):
 
 class SourcesTests(SynchronousTestCase):
     """Handlers that stop their reader, and close its queues."""
+
+    def test_firstSourceIsRepeatedIfItMayBe(self) -> None:
+        for isRepeatable in (False, True):
+            calls: list[str] = []
+
+            def mayRetry() -> bool:
+                calls.append("retry")  # noqa: B023
+                return True
+
+            sources = Sources(lambda: calls.append("failed"), mayRetry)  # noqa: B023
+            sources.isRunning = True
+            sources.addFirst(broken, lambda batch: None, [], isRepeatable)
+            self.assertIs(sources.poll(), isRepeatable)
+            self.assertEqual(calls, ["retry" if isRepeatable else "failed"])
 
     def test_nothingIsCalledAfterHandlerStoppedReader(self) -> None:
         for isFirst in (False, True):
