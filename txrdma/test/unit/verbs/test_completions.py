@@ -175,6 +175,75 @@ class CompletionReaderTests(SynchronousTestCase):
             reader.arm()  # like a reactor before it sleeps
         self.assertFailed()
 
+    def test_singleFailuresAreRepeated(self) -> None:
+        """Calls of the queue and its channel fail once: they are repeated, and no completion is lost."""
+        for owner, name in ((self.queue, "poll"), (self.queue, "arm"), (self.channel, "takeEvents")):
+            self.batches.clear()
+            usual, calls = getattr(owner, name), list[str]()
+
+            def once(*arguments: Any, usual: Any = usual, name: str = name, calls: Any = calls) -> Any:
+                calls.append(name)
+                return broken() if len(calls) == 1 else usual(*arguments)
+
+            self.patch(owner, name, once)
+            reader = self.failing()
+            self.queue.put(1)
+            for _ in range(3):
+                reader.doRead()
+                self.reactor.advance(0)
+            reader.arm()  # like a reactor before it sleeps
+            self.queue.put(2)
+            while reader.poll():
+                pass
+            self.assertEqual((self.failures, sum(self.batches, [])), ([], [1, 2]), name)
+            self.assertGreater(len(calls), 1, name)
+            self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1, name)
+            reader.stop()
+
+    def test_mostFailures(self) -> None:
+        """A call is repeated so often, and no more before a quiet minute has passed."""
+        now, left = 100.0, completions.MOST_FAILURES
+        self.patch(completions, "perf_counter", lambda: now)
+
+        def arm() -> None:
+            nonlocal left
+            left -= 1
+            if left >= 0:
+                raise ZeroDivisionError
+
+        reader = self.failing()
+        self.queue.arm = arm
+        reader.arm()
+        self.assertEqual((self.failures, left), ([], -1))
+        now, left = now + 61.0, completions.MOST_FAILURES
+        reader.arm()
+        self.assertEqual((self.failures, left), ([], -1))
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 2)
+        now, left = now + 59.0, 1
+        reader.arm()
+        self.assertEqual((self.failures, left), ([ZeroDivisionError], 0))
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+
+    def test_eventsCannotBeTaken(self) -> None:
+        """The reader stops, and is not polled any more."""
+        reader = self.failing()
+        self.patch(self.channel, "takeEvents", broken)
+        for _ in range(3):
+            reader.doRead()
+            self.reactor.advance(0)
+        self.assertFailed()
+        self.assertEqual(getattr(self.reactor, "pollables", []), [])
+
+    def test_lostDeviceEndsReadingAtOnce(self) -> None:
+        def lost(*_: object) -> None:
+            raise DeviceUnavailable("a test's")
+
+        self.queue.arm = lost
+        reader = self.failing()
+        self.reactor.advance(0)
+        reader.arm()
+        self.assertFailed(DeviceUnavailable, 1)
+
     def test_ownerIsNotifiedOfErrorOffReactor(self) -> None:
         reader = self.failing()
         reader.stop()
@@ -397,75 +466,6 @@ class SleepingTests(CompletionReaderTests):
         reader.addSource(broken, self.handle)
         self.reactor.advance(0)
         self.assertFailed()
-
-    def test_singleFailuresAreRepeated(self) -> None:
-        """Calls of the queue and its channel fail once: they are repeated, and no completion is lost."""
-        for owner, name in ((self.queue, "poll"), (self.queue, "arm"), (self.channel, "takeEvents")):
-            self.batches.clear()
-            usual, calls = getattr(owner, name), list[str]()
-
-            def once(*arguments: Any, usual: Any = usual, name: str = name, calls: Any = calls) -> Any:
-                calls.append(name)
-                return broken() if len(calls) == 1 else usual(*arguments)
-
-            self.patch(owner, name, once)
-            reader = self.failing()
-            self.queue.put(1)
-            for _ in range(3):
-                reader.doRead()
-                self.reactor.advance(0)
-            reader.arm()  # like a reactor before it sleeps
-            self.queue.put(2)
-            while reader.poll():
-                pass
-            self.assertEqual((self.failures, sum(self.batches, [])), ([], [1, 2]), name)
-            self.assertGreater(len(calls), 1, name)
-            self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1, name)
-            reader.stop()
-
-    def test_mostFailures(self) -> None:
-        """A call is repeated so often, and no more before a quiet minute has passed."""
-        now, left = 100.0, completions.MOST_FAILURES
-        self.patch(completions, "perf_counter", lambda: now)
-
-        def arm() -> None:
-            nonlocal left
-            left -= 1
-            if left >= 0:
-                raise ZeroDivisionError
-
-        reader = self.failing()
-        self.queue.arm = arm
-        reader.arm()
-        self.assertEqual((self.failures, left), ([], -1))
-        now, left = now + 61.0, completions.MOST_FAILURES
-        reader.arm()
-        self.assertEqual((self.failures, left), ([], -1))
-        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 2)
-        now, left = now + 59.0, 1
-        reader.arm()
-        self.assertEqual((self.failures, left), ([ZeroDivisionError], 0))
-        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
-
-    def test_eventsCannotBeTaken(self) -> None:
-        """The reader stops, and is not polled any more."""
-        reader = self.failing()
-        self.patch(self.channel, "takeEvents", broken)
-        for _ in range(3):
-            reader.doRead()
-            self.reactor.advance(0)
-        self.assertFailed()
-        self.assertEqual(getattr(self.reactor, "pollables", []), [])
-
-    def test_lostDeviceEndsReadingAtOnce(self) -> None:
-        def lost(*_: object) -> None:
-            raise DeviceUnavailable("a test's")
-
-        self.queue.arm = lost
-        reader = self.failing()
-        self.reactor.advance(0)
-        reader.arm()
-        self.assertFailed(DeviceUnavailable, 1)
 
     def test_removalAtReactorsEndIsNoFailure(self) -> None:
         reader = self.failing()
