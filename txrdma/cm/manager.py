@@ -246,13 +246,12 @@ class ConnectionManager:
         if request.primary == CMPath():
             request = request.replace(primary=pathFor(path))
         checkFits(request)
-        unclaim = self._claimForPeer(request.serviceID, path) if isPeerToPeer else None
-        try:
-            managed = self._core.connect(request, path, self.seconds(), isPeerToPeer, mayReload, checkPath)
-        except BaseException:
+        with ExitStack() as undo:
+            unclaim = self._claimForPeer(request.serviceID, path) if isPeerToPeer else None
             if unclaim is not None:
-                unclaim()
-            raise
+                undo.callback(unclaim)
+            managed = self._core.connect(request, path, self.seconds(), isPeerToPeer, mayReload, checkPath)
+            undo.pop_all()
         if isPeerToPeer:
             self._peerClaims[managed] = unclaim
         made = self._connections[managed] = CMConnection(self.perform, managed, handler)
