@@ -11,6 +11,7 @@ import ipaddress
 import os
 import secrets
 from collections.abc import Sequence
+from contextlib import closing, ExitStack
 from functools import lru_cache
 
 from twisted.logger import Logger
@@ -51,15 +52,13 @@ def openDevices(reactor: object, description: str) -> list[IVerbsDevice]:
     """
     devices: list[IVerbsDevice] = []
     errors: dict[str, DeviceUnavailable] = {}
-    for each in splitString(description, "+"):
-        try:
-            devices.append(sharedDevice(reactor, each))
-        except DeviceUnavailable as error:
-            errors[each] = error
-        except BaseException:
-            for device in devices:
-                device.close()
-            raise
+    with ExitStack() as undo:
+        for each in splitString(description, "+"):
+            try:
+                devices.append(undo.enter_context(closing(sharedDevice(reactor, each))))
+            except DeviceUnavailable as error:
+                errors[each] = error
+        undo.pop_all()
     if not devices:
         raise next(reversed(errors.values()), DeviceUnavailable(f"{description!r} names no device"))
     for each, why in errors.items():

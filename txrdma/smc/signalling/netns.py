@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Final
 from weakref import WeakKeyDictionary
 
@@ -70,13 +70,11 @@ class _Candidate:
         target = self._search.target
         family = socket.AF_INET6 if target.isIPv6 else socket.AF_INET
         kind = socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
-        datagrams = socket.socket(family, kind)
-        try:
+        with ExitStack() as undo:
+            datagrams = undo.enter_context(socket.socket(family, kind))
             datagrams.connect((target.host, port))
-        except BaseException:
-            datagrams.close()
-            raise
-        self._proof = ProvingSocket(self._search.reactor, datagrams, self._challengeReceived)
+            self._proof = ProvingSocket(self._search.reactor, datagrams, self._challengeReceived)
+            undo.pop_all()
         self._nonce = nonce
         self.sendAgain()
 
