@@ -13,6 +13,7 @@ import os
 import socket
 import struct
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import lru_cache
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -81,12 +82,11 @@ def processAt(connected: socket.socket) -> Credentials:
 
 def connectTo(kind: int, name: str | bytes) -> socket.socket:
     """Return a non-blocking UNIX socket that is connected to a name; raises OSError."""
-    connected = socket.socket(socket.AF_UNIX, kind | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
-    try:
+    flags = socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
+    with ExitStack() as undo:
+        connected = undo.enter_context(socket.socket(socket.AF_UNIX, kind | flags))
         connected.connect(name)
-    except BaseException:
-        connected.close()
-        raise
+        undo.pop_all()
     return connected
 
 
@@ -161,13 +161,11 @@ class LocalListener:
 
     def _openSocket(self, kind: int, name: str | bytes, backlog: int) -> socket.socket:
         flags = socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
-        listening = unlessLast(socket.socket(socket.AF_UNIX, kind | flags))
-        try:
+        with ExitStack() as undo:
+            listening = undo.enter_context(unlessLast(socket.socket(socket.AF_UNIX, kind | flags)))
             listening.bind(name)
             listening.listen(backlog)
-        except BaseException:
-            listening.close()
-            raise
+            undo.pop_all()
         return listening
 
     def _mayConnect(self, connected: socket.socket, user: int) -> bool:
