@@ -19,6 +19,7 @@ from zope.interface import implementer
 from zope.interface.interface import Method
 
 from twisted.internet import reactor as theReactor
+from twisted.internet.defer import maybeDeferred
 from twisted.internet.endpoints import clientFromString, serverFromString
 from twisted.internet.error import ConnectionDone, NotConnectingError
 from twisted.internet.interfaces import (
@@ -30,6 +31,7 @@ from twisted.internet.interfaces import (
     ITCPTransport,
 )
 from twisted.internet.protocol import Factory
+from twisted.python.failure import Failure
 
 from txrdma.testing.protocols import Recorders, StateRecorder
 from txrdma.testing.reactors import waitUntil
@@ -179,6 +181,14 @@ class BystanderContract:
     CONNECT: str
     MAY_STAY = MAY_RAISE = False
 
+    def setUp(self) -> None:
+        self.raised: list[str] = []  # errors of the application that callers get, instead of the log
+
+    def noteRaised(self, failure: Failure) -> None:
+        """Record an error of the application that a caller gets."""
+        if failure.check(ApplicationError):
+            self.raised.append(str(failure.value))
+
     async def until(self: Any, condition: Callable[[], Any], what: str) -> None:
         """Wait until a condition is true; fail with the message C{what} after 10 seconds."""
         await waitUntil(reactor, condition, _SECONDS, what)
@@ -208,8 +218,7 @@ class BystanderContract:
                 assert end.lost is not None
                 self.assertIsInstance(end.lost.value, ConnectionDone)
         finally:
-            with suppress(ApplicationError):
-                await listening.stopListening()
+            await maybeDeferred(listening.stopListening).addErrback(self.noteRaised)
 
     async def check(
         self: Any,
@@ -233,7 +242,7 @@ class BystanderContract:
         """Use a connection whose application raises, and check that the bystander's is not affected."""
         port, clientEnd, serverEnd = bystander
         connecting = clientFromString(reactor, self.CONNECT.format(port=port)).connect(client)
-        connecting.addErrback(lambda _: None)  # errors differ; only the bystander is checked
+        connecting.addErrback(self.noteRaised)  # errors differ; only the bystander is checked
         await self.until(lambda: hasRaised(server, client) or areConnected(server, client), what)
         if areConnected(server, client):
             await play(client.protocols[0], server.protocols[1])
@@ -256,8 +265,10 @@ class BystanderContract:
             )
 
     def reported(self: Any, what: str, times: int = 1) -> None:
-        """Check that the application's error was logged this many times, and no other error."""
+        """Check that the application's error was logged or raised this many times; no other was logged."""
         errors = [str(failure.value) for failure in self.flushLoggedErrors(ApplicationError)]
+        errors += self.raised
+        self.raised.clear()
         self.assertEqual(len(errors), times, f"{what}: {errors}")
         self.assertEqual(self.flushLoggedErrors(), [], what)
 
@@ -282,8 +293,10 @@ class BystanderContract:
         there.transport.pauseProducing()
         source = kind(here.transport, isStreaming)
         made.append(source)
-        with suppress(ApplicationError):
+        try:
             source.begin()
+        except ApplicationError:
+            self.noteRaised(Failure())
         if isAborted:
             here.transport.abortConnection()
         there.transport.resumeProducing()
@@ -324,7 +337,7 @@ class BystanderContract:
                 kind = exploding(Applications, name)
                 server, client = (kind(), Applications()) if isServer else (Applications(), kind())
                 await self.check(what, server, client, self.exchange)
-                self.flushLoggedErrors(ApplicationError)
+                self.reported(what)
 
     async def test_producers(self: Any) -> None:
         """An exception in any callback of a push or pull producer affects no other connection."""
@@ -336,7 +349,7 @@ class BystanderContract:
                 play = partial(self.produce, kind, isStreaming, made, name == "stopProducing")
                 await self.check(what, Applications(), Applications(), play)
                 self.assertTrue(made[0].hasRaised, what)
-                self.flushLoggedErrors(ApplicationError)
+                self.reported(what)
 
 
 __all__ = ["BystanderContract"]

@@ -46,7 +46,7 @@ class BystanderTests(MessageBystanderContract, HostsCase):
 
     def connectWith(self, factory: Any) -> Deferred[Any]:
         client, server = self.openBy(factory, self.factory)
-        server.answer.addErrback(lambda _: None)  # the listener logs it
+        server.answer.addErrback(self.noteRaised)  # the listener logs it
         return client.answer
 
     def waitUntil(self, condition: Callable[[], object]) -> None:
