@@ -364,8 +364,14 @@ class Link:
         self.scheduler.settle()
         used = self._used
         if len(used) >= _REPOST and not self.isOver:  # after the flush, to keep it out of the latency
-            self._queuePair.postReceive(used)
-            used.clear()
+            try:
+                self._queuePair.postReceive(used)
+            except RDMAError as error:  # once more after the next message, if there is a receive for it
+                if len(used) == len(self._byOffset):
+                    raise
+                _log.debug("{link!r}: receives are posted later: {error}", link=self, error=errorText(error))
+            else:
+                used.clear()
 
     def _dispatch(self, batch: Sequence[Completion]) -> None:
         """Dispatch received messages to connections; if that is slow, flush writes in between."""

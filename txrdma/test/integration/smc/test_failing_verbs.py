@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from txrdma.error import ResourceExhausted
+from txrdma.smc.group import link
 from txrdma.smc.group.groups import closeLinkGroups, LinkGroups
 from txrdma.soft.core.completion import SoftCompletionChannel, SoftCompletionQueue
 from txrdma.soft.core.queuepair import SoftQueuePair
@@ -76,15 +77,19 @@ class FailingVerbTests(RaceTestCase):
 
         self.patch(kind, "close", close)
 
-    def play(self) -> None:
-        """Connect from a third host, send data, and abort."""
-        third = self.host(9)
+    def begin(self, client: Host) -> tuple[Listener, Listener]:
+        """Connect, and wait until the server has received data, or one end has ended."""
         here, there, _ = self.connect(
-            Listener(lambda instance: instance.transport.write(b"hello")), client=third
+            Listener(lambda instance: instance.transport.write(b"hello")), client=client
         )
         self.until(lambda: there.received or here.reason or there.reason)
         self.wait(self.PAUSE)
-        for end in (here, there):
+        return here, there
+
+    def play(self) -> None:
+        """Connect from a third host, send data, and abort."""
+        third = self.host(9)
+        for end in self.begin(third):
             if end.transport is not None:
                 end.transport.abortConnection()
         self.wait(1.0)
@@ -110,6 +115,30 @@ class FailingVerbTests(RaceTestCase):
         near.transport.write(b"still there")
         self.until(lambda: len(far.received) > received)
         self.assertEqual((near.reason, far.reason), (None, None))
+
+    def test_failedVerbsOfJoiningConnectionsEndNoOtherConnectionOfTheGroup(self) -> None:
+        """
+        Connections between the same hosts need verbs for their rings, and for the receives of the link.
+
+        C{postSend} does not fail here: its requests contain bytes of all connections of the link, which ends.
+        """
+        self.patch(link, "_REPOST", 1)
+        pairs = [self.pair()]
+        self.wait(self.PAUSE)
+        for number in range(1, 20):
+            self.count, self.failing = 0, number
+            while self.count <= number:  # some connections need no verb
+                pairs.append(self.begin(self.client))
+            self.assertLessEqual(len(self.flushLoggedErrors()), 1, number)
+        self.assertGreater(len(pairs), 50)
+        for ends in pairs:
+            for near, far in (ends, reversed(ends)):
+                received = len(far.received)
+                near.transport.write(b"still there")
+                self.until(lambda far=far, received=received: len(far.received) > received)  # type: ignore[misc]
+                self.assertIsNone(near.reason)
+        self.assertEqual([end.mode for end in pairs[0]], ["SMC-R"] * 2)
+        self.assertEqual(len(self.groupsOf[self.server].groups()), 1)
 
 
 class StagedTests(FailingVerbTests):
