@@ -30,22 +30,27 @@ from twisted.logger import globalLogPublisher, LimitedHistoryLogObserver
 
 from txrdma.error import ResourceExhausted
 from txrdma.interfaces import (
+    ICompletionChannel,
+    ICompletionQueue,
     IDirectDatagrams,
     IDirectLane,
     IProtectionDomain,
     IQueuePair,
+    ISharedReceiveQueue,
     IVerbsDevice,
 )
 from txrdma.smc.group.groups import closeIdle
 from txrdma.smc.stream import stream as streamModule
+from txrdma.soft.core.completion import SoftCompletionChannel, SoftCompletionQueue
 from txrdma.soft.core.directdatagrams import DirectDatagrams
 from txrdma.soft.core.queuepair import SoftQueuePair
+from txrdma.soft.core.sharedreceives import SoftSharedReceiveQueue
 from txrdma.soft.device import SoftDevice, SoftProtectionDomain
 from txrdma.soft.shared import sharedqueuepair
 from txrdma.testing.bystanders import Application, callbacks
 from txrdma.testing.messagebystanders import MessageApplication
 from txrdma.testing.reactors import waitUntil
-from txrdma.verbs import devices
+from txrdma.verbs import completions, devices
 
 reactor: Any = theReactor
 
@@ -55,9 +60,12 @@ _LOGGED: Final = 200  # as twisted.logger.LogBeginner
 
 _NEVER_FAIL: Final = {
     *("close", "query", "subscribe", "isPlaced", "isConsumed", "hasPeerEnded", "isPeerPolling"),
-    *("takeMessages", "takeDatagrams"),  # a reader polls them for all connections
+    *("fileno", "callForLocal", "limit"),
 }
 """Verbs that cannot fail: they allocate nothing, and require no answer of another host."""
+
+_POLLED: Final = {"poll", "arm", "disarm", "takeEvents", "takeMessages", "takeDatagrams"}
+"""Verbs that a reader calls, as often as the reactor runs, and repeats for all of its connections."""
 
 _CLASSES: Final[dict[Any, type[Any]]] = {
     IVerbsDevice: SoftDevice,
@@ -65,15 +73,23 @@ _CLASSES: Final[dict[Any, type[Any]]] = {
     IQueuePair: SoftQueuePair,
     IDirectLane: vars(sharedqueuepair)["Lane"],
     IDirectDatagrams: DirectDatagrams,
+    ISharedReceiveQueue: SoftSharedReceiveQueue,
+    ICompletionChannel: SoftCompletionChannel,
+    ICompletionQueue: SoftCompletionQueue,
 }
 
-VERBS: Final = [
+_FAILING: Final = [
     (owner, name)
     for interface, owner in _CLASSES.items()
     for name in callbacks(interface)
     if name not in _NEVER_FAIL
 ]
+
+VERBS: Final = [each for each in _FAILING if each[1] not in _POLLED]
 """Verbs of the software device that may fail: the methods of its interfaces."""
+
+POLLS: Final = [each for each in _FAILING if each[1] in _POLLED]
+"""Those that readers of completions call."""
 
 _PACKAGE: Final = "txrdma."
 _TESTS: Final = "txrdma.test"  # and testing
@@ -113,16 +129,22 @@ class FailingCalls:
         self.count = self._failing = 0
         self.failed = ""
         self._patch, self._error = patch, error
+        self._hasBegun = False
+        self._spared: set[Any] = set()  # lanes of connections from before begin
 
     def begin(self, failing: int) -> None:
         """Reset the counter, and select the number of the call that raises; 0 selects none."""
-        self.count, self._failing, self.failed = 0, failing, ""
+        self.count, self._failing, self.failed, self._hasBegun = 0, failing, "", True
 
     def watch(self, owner: Any, name: str) -> None:
         """Count the calls of a function, and raise in the selected call."""
         real = getattr(owner, name)
 
         def call(*arguments: Any, **keys: Any) -> Any:
+            if name == "takeMessages" and not self._hasBegun:
+                self._spared.add(arguments[0])
+            if arguments and arguments[0] in self._spared:
+                return real(*arguments, **keys)
             if name != "__init__" or keys.get("fileno") is None and len(arguments) < 5:  # not in accept()
                 self.count += 1
                 if self.count == self._failing:
@@ -374,6 +396,7 @@ class FailingCallContract(EndpointCase):
         near = await self.connect(self.near)
         await self.until(lambda: self.served and self.served[0].isMade, "the other connection")
         far = self.served[0]
+        await self.exchange(near, far, "before")
         for _ in range(2):  # the first one creates objects that remain
             calls.begin(0)
             await self.play("without a failure")
@@ -429,6 +452,14 @@ class FailingCallContract(EndpointCase):
         """A verb that fails affects only its own connection, and leaks nothing."""
         calls = FailingCalls(self.patch, lambda name: ResourceExhausted(f"{name} fails"))
         for owner, name in VERBS:
+            calls.watch(owner, name)
+        await self.check(calls)
+
+    async def test_failingPolls(self: Any) -> None:
+        """A poll that fails is repeated, or ends the link to one peer: other connections are not affected."""
+        self.patch(completions, "_QUIET_SECONDS", 0.0)  # so that their number does not stop a reader
+        calls = FailingCalls(self.patch, lambda name: ResourceExhausted(f"{name} fails"))
+        for owner, name in POLLS:
             calls.watch(owner, name)
         await self.check(calls)
 
