@@ -7,13 +7,19 @@ from collections.abc import Callable, Sequence, Sized
 from typing import Final
 
 from twisted.internet.interfaces import IReactorFDSet
+from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from txrdma.error import ResourceExhausted
+from txrdma.error import DeviceUnavailable, ResourceExhausted
 from txrdma.interfaces import IMADReceiver
+
+_log = Logger()
 
 MOST_WAITING: Final = 16_384
 """Maximum number of datagrams, of 256 bytes each, that wait while the send queue or socket is full."""
+
+MOST_FAILURES: Final = 16
+"""Largest number of failed reads in succession that are repeated; the next one closes the port."""
 
 
 class DescriptorPort(ABC):
@@ -25,6 +31,7 @@ class DescriptorPort(ABC):
         self._reactor = reactor
         self._receiver: IMADReceiver | None = None
         self._closed = False
+        self._failures = 0  # of reads, in succession
 
     def _checkSpace(self, waiting: Sized) -> None:
         """
@@ -72,3 +79,11 @@ class DescriptorPort(ABC):
         self.close()
         if receiver is not None:
             receiver.portLost(f"{self.name} is gone: {reason}")
+
+    def _readFailed(self, error: Exception) -> None:
+        """Log the first failed read in succession; close the port after too many, or without its device."""
+        self._failures += 1
+        if self._failures > MOST_FAILURES or isinstance(error, DeviceUnavailable):
+            self._lost(error)
+        elif self._failures == 1:
+            _log.failure("{port}: a read failed, and is repeated", port=self.name)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import socket
+from contextlib import ExitStack, suppress
 from struct import error as structError
 from struct import Struct
 from typing import Final
@@ -131,20 +132,20 @@ class IbsimPort(DescriptorPort):
         self.name = "ibsim:" + node if node else "ibsim"
         self._waiting: list[bytes] = []
         self._holds = False
-        self._control = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
-        self._slot = 0
+        self._slot: int | None = None  # 0 is that of another client
         self._isOfAnyUser = isOfAnyUser
-        try:
-            self._attach(node, isSM)
-            self.endPort = self.refresh()
-            self._control.settimeout(POLL_SECONDS)
-        except OSError as error:
-            self.close()
-            raise DeviceUnavailable(f"no ibsim answers by the name {self._base!r}: {error}") from error
-        except BaseException:
-            self.close()
-            raise
+        kind = socket.SOCK_DGRAM | socket.SOCK_CLOEXEC
+        with ExitStack() as undo:
+            try:
+                self._control = undo.enter_context(socket.socket(socket.AF_UNIX, kind))
+                self._socket = undo.enter_context(socket.socket(socket.AF_UNIX, kind))
+                undo.callback(self.close)
+                self._attach(node, isSM)
+                self.endPort = self.refresh()
+                self._control.settimeout(POLL_SECONDS)
+            except OSError as error:
+                raise DeviceUnavailable(f"no ibsim answers by the name {self._base!r}: {error}") from error
+            undo.pop_all()
 
     def __repr__(self) -> str:
         return f"<IbsimPort {self.name} LID {self.endPort.lid}>"
@@ -209,12 +210,10 @@ class IbsimPort(DescriptorPort):
         self._waiting.clear()
         if self._receiver is not None:
             self._reactor.removeWriter(self)
-        try:
-            self._control.send(
-                IbsimControl(magic=_MAGIC, slot=self._slot, type=ControlType.DISCONNECT).encode()
-            )
-        except OSError:
-            pass  # it is gone already, or we never were attached
+        if self._slot is not None:
+            asked = IbsimControl(magic=_MAGIC, slot=self._slot, type=ControlType.DISCONNECT)
+            with suppress(OSError):  # it has ended already
+                self._control.send(asked.encode())
         self._control.close()
         self._socket.close()
 
@@ -286,12 +285,11 @@ class IbsimPort(DescriptorPort):
         self._control.connect(_abstract(self._base, "ctl"))
         asked = _CONNECT.pack(identifier, 0, isSM, node.encode()[:31])
         try:
-            reply = self._ask(ControlType.CONNECT, asked)
+            self._ask(ControlType.CONNECT, asked)
         except DeviceUnavailable as error:
             if isinstance(error.__cause__, OSError):
                 raise
             raise DeviceUnavailable(f"ibsim has no node {node!r}, or accepts no further client") from None
-        self._slot = int.from_bytes(reply[:4], "little")
         self._socket.connect(_abstract(self._base, f"out{self._slot}"))
         self._socket.setblocking(False)
         self._batches = Batches(self._socket.fileno(), _LENGTH)
@@ -318,36 +316,35 @@ class IbsimPort(DescriptorPort):
         @raise DeviceUnavailable: ibsim answers with an error, does not answer in time, or belongs to another
             user.
         """
-        asked = IbsimControl(
-            magic=_MAGIC, slot=self._slot, type=kind, length=len(content), content=content.ljust(64, b"\0")
-        )
+        slot, padded = self._slot or 0, content.ljust(64, b"\0")
+        asked = IbsimControl(magic=_MAGIC, slot=slot, type=kind, length=len(content), content=padded)
         try:
             self._control.send(asked.encode())
-            reply = self._reply()
+            reply, user = self._reply()
             # To the one before us, who had our name; or to a question of ours that took too long.
             while reply.type not in (kind, ControlType.ERROR):
-                reply = self._reply()
+                reply, user = self._reply()
         except OSError as error:
             if isinstance(error, ConnectionError):  # else a port that only serves never notices it
                 self._lost(error)
             raise DeviceUnavailable(f"ibsim does not answer {kind.name}: {error}") from error
-        if reply.type is ControlType.ERROR:
-            raise DeviceUnavailable(f"ibsim refuses {kind.name}")
-        return reply.content
-
-    def _reply(self) -> IbsimControl:
-        """
-        Return the next message of the control socket.
-
-        The kernel adds the credentials of its sender; SO_PEERCRED has none for datagrams.
-
-        @raise DeviceUnavailable: it belongs to another user.
-        """
-        message, ancillary, _flags, _address = self._control.recvmsg(80, socket.CMSG_SPACE(_CREDENTIALS.size))
-        users = (_CREDENTIALS.unpack(sender)[1] for _, kind, sender in ancillary if kind == _SCM_CREDENTIALS)
-        if not self._isOfAnyUser and not isTrusted(user := next(users, -1)):
+        if reply.type is ControlType.CONNECT:
+            self._slot = int.from_bytes(reply.content[:4], "little")
+        if not self._isOfAnyUser and not isTrusted(user):
             raise DeviceUnavailable(
                 f"the ibsim named {self._base!r} runs as another user ({user}), so it is not used by "
                 "default; to use it, name the port, as by --device ibsim"
             ) from PermissionError(errno.EPERM, os.strerror(errno.EPERM))
-        return IbsimControl.decode(message)
+        if reply.type is ControlType.ERROR:
+            raise DeviceUnavailable(f"ibsim refuses {kind.name}")
+        return reply.content
+
+    def _reply(self) -> tuple[IbsimControl, int]:
+        """
+        Return the next message of the control socket, and the user of its sender, -1 if unknown.
+
+        The kernel adds the credentials of its sender; SO_PEERCRED has none for datagrams.
+        """
+        message, ancillary, _flags, _address = self._control.recvmsg(80, socket.CMSG_SPACE(_CREDENTIALS.size))
+        users = (_CREDENTIALS.unpack(sender)[1] for _, kind, sender in ancillary if kind == _SCM_CREDENTIALS)
+        return IbsimControl.decode(message), next(users, -1)

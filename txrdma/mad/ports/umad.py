@@ -15,6 +15,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from struct import error as structError
 from struct import Struct
 from typing import Final, NamedTuple
@@ -125,12 +126,11 @@ class UmadPort(DescriptorPort):
         except OSError as error:
             raise DeviceUnavailable(f"{self.name}: {error}") from error
         self._registry = Registry(self._fd)
-        try:
+        with ExitStack() as undo:
+            undo.callback(os.close, self._fd)
             self.endPort = self.refresh()
             self.hasSMI = self._tryAgent(0, 0x81)
-        except BaseException:
-            os.close(self._fd)
-            raise
+            undo.pop_all()
 
     def __repr__(self) -> str:
         return f"<UmadPort {self.name} LID {self.endPort.lid}>"
@@ -243,8 +243,9 @@ class UmadPort(DescriptorPort):
             except BlockingIOError:
                 return
             except OSError as error:
-                self._lost(error)
+                (self._lost if error.errno in _GONE else self._readFailed)(error)
                 return
+            self._failures = 0
             header, datagram = bytes(self._buffer[:_HEADER]), bytes(self._buffer[_HEADER:length])
             if len(self._buffer) > _LONGEST_READ:  # it has grown for this one
                 self._buffer = bytearray(_LONGEST_READ)

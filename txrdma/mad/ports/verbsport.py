@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import deque, OrderedDict
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -139,19 +140,18 @@ class VerbsPort(DescriptorPort):
         self._waiting: deque[tuple[bytes, IBPath]] = deque()
         self._free = deque(range(SENDS))
         self._posted = 0
-        self._refused: list[int] = []  # slots whose receives were refused
+        self._used: list[int] = []  # slots of receives to post again
         self._closers: list[Callable[[], None]] = [device.close if closesDevice else lambda: None]
         self._claims = IServiceClaims(device, None) if isGSI else None
         if self._claims is not None:
             alsoProvides(self, IServiceClaims)
             self.share = self._claims.share
-        try:
+        with ExitStack() as undo:
+            undo.callback(self._release)
             self._make()
             self.endPort = self.refresh()
             self._open()
-        except BaseException:
-            self._release()
-            raise
+            undo.pop_all()
 
     def __repr__(self) -> str:
         return f"<VerbsPort {self.name} queue pair {self.qpn:#x}>"
@@ -339,54 +339,67 @@ class VerbsPort(DescriptorPort):
         return self._channel.fileno() if not self._closed else -1
 
     def doRead(self) -> None:
-        self._channel.takeEvents()
         if self._again is None:
             self._turn()
 
     def _turn(self) -> None:
+        """Process some completions, and continue in the next turn if there are more, or if this failed."""
+        self._again = None
+        isEmpty = False
+        try:
+            self._channel.takeEvents()
+            if self._failures:
+                self._postAgain()
+            isEmpty = self._read()
+            self._failures = 0
+        except Exception as error:
+            self._readFailed(error)
+        if not (isEmpty or self._closed):
+            self._again = self._clock.callLater(0, self._turn)
+
+    def _read(self) -> bool:
         """
-        Process completions, at most a limited number in one turn.
+        Process some completions; return whether the queue is empty.
 
         The queue is armed when it has been emptied once, so that answers, which complete meanwhile, do not
         wake the reactor. It is polled until it is empty after that: later completions wake the reactor.
         """
-        self._again = None
         isArmed = False
         for _ in range(_BUDGET):
             batch = self._queue.poll(_BATCH)
             if batch:
                 self._completed(batch)
                 if self._closed:
-                    return
+                    break
             elif isArmed:
-                return
+                return True
             if not isArmed and len(batch) < _BATCH:
                 isArmed = True
                 self._queue.arm()
-        self._again = self._clock.callLater(0, self._turn)
+        return False
 
     # Completions.
 
     def _completed(self, completions: Sequence[Completion]) -> None:
-        again: list[int] = []
         for completion in completions:
             if completion.identifier >= _RECEIVE:
                 self._posted -= 1
                 if completion.status is Status.SUCCESS:
-                    again.append(completion.identifier - _RECEIVE)
+                    self._used.append(completion.identifier - _RECEIVE)
                     self._received(completion)
             else:
                 self._sent(completion)
             if self._closed:
                 return
-        try:
-            if self._pair.state in (QPState.SQE, QPState.ERR):
-                self._restart()
-            elif again:
-                self._receiveAgain(again)
-            self._postWaiting()
-        except RDMAError as error:
-            self._lost(str(error))
+        self._postAgain()
+
+    def _postAgain(self) -> None:
+        """Post used receives and waiting datagrams, or restart a queue pair that has failed."""
+        if self._pair.state is not QPState.RTS:
+            self._restart()
+        elif self._used:
+            self._receiveAgain()
+        self._postWaiting()
 
     def _postWaiting(self) -> None:
         """Post waiting datagrams; for a wrong destination only its own datagram fails."""
@@ -437,31 +450,27 @@ class VerbsPort(DescriptorPort):
             datagram = bytes(self._memory.view[slot * _STRIDE :][:MAD_LENGTH])
             self._undelivered(datagram, f"it could not be sent: {completion.status.name}")
 
-    def _receiveAgain(self, slots: list[int]) -> None:
-        """Post receives again; those that the device refuses are posted with the next ones."""
-        slots += self._refused
-        self._refused = slots
+    def _receiveAgain(self) -> None:
+        """Post used receives; those that the device refuses are posted with the next ones."""
         try:
-            self._receive(slots)
-        except DeviceUnavailable:
-            raise
+            self._receive(self._used)
         except RDMAError as error:
-            if not self._posted:
+            if not self._posted or isinstance(error, DeviceUnavailable):
                 raise
-            _log.warn(
-                "{port}: {count} receives: {error}", port=self.name, count=len(slots), error=errorText(error)
-            )
+            why = errorText(error)
+            _log.warn("{port}: {count} receives: {error}", port=self.name, count=len(self._used), error=why)
         else:
-            self._refused = []
+            self._used = []
 
     def _restart(self) -> None:
-        """Restart the queue pair after a failed send, once all requests are completed."""
-        if self._pair.state is QPState.SQE:
+        """Restart a queue pair after a failed send, once all requests are completed, or a failed restart."""
+        state = self._pair.state
+        if state is QPState.SQE:
             self._pair.modify(QPAttributes(state=QPState.RTS, currentState=QPState.SQE))
-        elif self._posted == 0 and len(self._free) == SENDS:
+        elif state is not QPState.ERR or (self._posted == 0 and len(self._free) == SENDS):
             _log.warn("{port}: the queue pair failed and is restarted", port=self.name)
             self._pair.modify(QPAttributes(state=QPState.RESET))
-            self._refused = []
+            self._posted, self._used = 0, []
             self._open()
 
     def _asyncEvent(self, event: AsyncEvent) -> None:

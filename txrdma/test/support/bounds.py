@@ -85,7 +85,7 @@ BOUNDS: Final = {
         cm.Dispatcher.counters cm.KernelManager.counters cm.Managed.names cm.Mappings._peerRanges
         cm.Part.requests cm.ReceiveMemory._pools cm.Sending._targets fabric.Counted.errors,data,details
         fabric.Node._guids mad.MADAgent._checked mad.SATransactor._nodes mad.Timeouts._known
-        mad.Transactions._drawn mad.UmadPort._agents,_served mad.VerbsPort._closers,_refused
+        mad.Transactions._drawn mad.UmadPort._agents,_served mad.VerbsPort._closers,_used
         monitor.CounterExposition._templates monitor.ErrorThresholds._judged
         monitor.HistoryStore._known,_sizes,_sources monitor.Metrics._fabricFamilies
         monitor.ReadingKind._requests monitor.SupervisedLoop._logged

@@ -4,7 +4,10 @@ Ports in the fabrics of ibsim: the contract of L{IMADPort}, attaching and detach
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
+import socket
 import threading
 from collections.abc import Sequence
 from select import select
@@ -19,6 +22,7 @@ from txrdma.mad.ports.strings import IbsimPortStringParser
 from txrdma.test.support.mad.simulated import gmp, TWO_SWITCHES
 from txrdma.test.system.ibsim.fabric import Ibsim, IbsimTestCase
 from txrdma.testing.contracts import MADPortContract
+from txrdma.testing.failingcalls import FailingCalls
 from txrdma.testing.reactors import ReactorClock, unqueuedSeconds
 
 NET = """
@@ -125,6 +129,26 @@ class AttachingTests(IbsimTestCase):
             agent = self.agentAt("a")
             self.assertEqual((await agent.SubnGet(NodeDescription, IBDRPath())).text, "a")
             agent.close()
+
+    async def test_failingCalls(self) -> None:
+        """While each system call of opening a port fails once, another port goes on, and nothing is left."""
+        other = self.agentAt("b")
+        await other.SubnGet(NodeDescription, IBDRPath())  # starts the reactor
+        calls = FailingCalls(self.patch, lambda name: OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)))
+        for name in ("__init__", "bind", "connect", "send", "recvmsg", "setsockopt"):
+            calls.watch(socket.socket, name)
+        before, number, isReached = len(os.listdir("/proc/self/fd")), 0, True
+        while isReached:
+            number += 1
+            calls.begin(number)
+            with contextlib.suppress(DeviceUnavailable):
+                IbsimPort(ReactorClock(), self.fabric.base, "a").close()
+            isReached, what = calls.count >= number, f"{number}: {calls.failed}"
+            calls.begin(0)
+            self.assertEqual(len(os.listdir("/proc/self/fd")), before, what)
+            answer = await other.SubnGet(NodeDescription, IBDRPath()).addErrback(lambda failure: failure)
+            self.assertEqual(getattr(answer, "text", answer), "b", what)
+        self.assertGreater(number, 15)
 
     async def test_ofAnotherUser(self) -> None:
         """The default port is not an ibsim of another user, but one of the same user."""
