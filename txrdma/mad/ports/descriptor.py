@@ -78,7 +78,8 @@ class DescriptorPort(ABC):
         receiver = self._receiver
         self.close()
         if receiver is not None:
-            receiver.portLost(f"{self.name} is gone: {reason}")
+            with _log.failuresHandled("the receiver of {port} raised when it was lost", port=self.name):
+                receiver.portLost(f"{self.name} is gone: {reason}")
 
     def _readFailed(self, error: Exception) -> None:
         """Log the first failed read in succession; close the port after too many, or without its device."""

@@ -457,8 +457,10 @@ class VerbsPort(DescriptorPort):
         except RDMAError as error:
             if not self._posted or isinstance(error, DeviceUnavailable):
                 raise
-            why = errorText(error)
-            _log.warn("{port}: {count} receives: {error}", port=self.name, count=len(self._used), error=why)
+            count = len(self._used)
+            _log.warn(
+                "{port}: {count} receives: {error}", port=self.name, count=count, error=errorText(error)
+            )
         else:
             self._used = []
 

@@ -142,7 +142,7 @@ class AttachingTests(IbsimTestCase):
             number += 1
             calls.begin(number)
             with contextlib.suppress(DeviceUnavailable):
-                IbsimPort(ReactorClock(), self.fabric.base, "a").close()
+                self.portAt("a").close()
             isReached, what = calls.count >= number, f"{number}: {calls.failed}"
             calls.begin(0)
             self.assertEqual(len(os.listdir("/proc/self/fd")), before, what)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from inspect import signature
+from typing import Any, get_args
 
 from twisted.internet.defer import Deferred
 
@@ -10,6 +11,7 @@ from txrdma.error import DeviceUnavailable
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import LID
 from txrdma.interfaces import IMADHandler
+from txrdma.mad.agent import MADAgent
 from txrdma.mad.core.frames import NO_KEYS
 from txrdma.mad.core.transactions import Call
 from txrdma.mad.errors import MADError, MADTimeoutError
@@ -17,9 +19,9 @@ from txrdma.mad.layouts.attributes import ManagementClass, Method, RPCS
 from txrdma.mad.layouts.messages import MADStatus
 from txrdma.mad.layouts.pma import PortCounters
 from txrdma.mad.layouts.sa import NodeRecord
-from txrdma.mad.portwatch import PortEvent
+from txrdma.mad.portwatch import PortEvent, RETURN_SECONDS
 from txrdma.test.support.mad.faulty import assertEmpty
-from txrdma.test.support.mad.pairs import Answers, pass_, TO_2, WiredTestCase
+from txrdma.test.support.mad.pairs import Answers, pass_, TO_2, WiredPort, WiredTestCase
 from txrdma.testing.bystanders import ApplicationError, callbacks, exploding
 
 PERFORMANCE, SA = ManagementClass.PERFORMANCE, ManagementClass.SUBN_ADM
@@ -127,27 +129,35 @@ class BystanderTests(WiredTestCase):
             self.finish()
 
     def test_server(self) -> None:
-        for name in ("ended", "requested"):
+        for name in tuple(signature(self.other.serve).parameters):
             self.setUp()
             other = exploding(OtherServer, name)()
             self.other.serve(other.requested, other.ended)
             self.assertAnswered(self.askBystander())
+            self.other.portLost("for the test")
+            self.assertTrue(other.hasRaised)
             self.finish()
 
     def test_portListeners(self) -> None:
+        """Each event of a port is notified to other listeners if one raises, and the port goes on."""
         reports: list[PortEvent] = []
 
         def fail(event: PortEvent) -> None:
             raise ApplicationError("port")
 
-        self.other.watch(fail, False)
-        self.other.watch(reports.append, False)
+        opened = WiredPort(self.wire, 3)
+        agent = MADAgent(self.clock, WiredPort(self.wire, 4), reopen=lambda: opened)
+        agent.watch(fail, False)
+        agent.watch(reports.append, False)
         bystander = self.askBystander()
-        self.other.portChanged(False)
+        agent.portChanged(False)
+        agent.portLost("for the test")
+        pass_(self.clock, RETURN_SECONDS + 1, 0.1)
+        self.assertEqual({type(each) for each in reports}, set(get_args(PortEvent)))
+        self.assertIs(opened.receiver, agent)
+        agent.close()
         self.assertAnswered(bystander)
-        self.other.portLost("for the test")
-        self.assertEqual(len(reports), 2)
-        self.finish(2)
+        self.finish(len(reports))
 
     def test_raisingCall(self) -> None:
         """When the port is lost, other calls fail and listeners are notified if one call raises."""

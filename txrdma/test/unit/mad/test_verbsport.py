@@ -28,7 +28,7 @@ from txrdma.iba.verbs import (
     SendRequest,
     Status,
 )
-from txrdma.interfaces import AsyncEvent
+from txrdma.interfaces import AsyncEvent, IMADReceiver
 from txrdma.mad import ports
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.core.addressing import partitionIndex, sourceIndex
@@ -46,6 +46,8 @@ from txrdma.sim.network import Faults, SimulatedNetwork
 from txrdma.soft.device import SoftDevice
 from txrdma.soft.strings import SoftDeviceStringParser
 from txrdma.test.support.mad.pairs import Answers, removedDescriptors
+from txrdma.testing.bystanders import ApplicationError, callbacks, exploding
+from txrdma.testing.mad.ports import Receiver, request
 from txrdma.testing.reactors import ReactorClock, SteppedTime
 
 PERFORMANCE = ManagementClass.PERFORMANCE
@@ -313,6 +315,10 @@ class CrowdTests(VerbsPortCase):
         self.assertEqual([{record.lid for record in table} for table in tables], [{2}, {1}])
 
 
+class RaisingReceiver(Receiver):
+    hasRaised = False
+
+
 class FaultTests(VerbsPortCase):
     def test_changes(self) -> None:
         port, gid = self.ports[0], GID.fromIP("10.0.0.9")
@@ -366,6 +372,28 @@ class FaultTests(VerbsPortCase):
             port._sent(Completion(slot, Status.LOC_QP_OP_ERR, CompletionOpcode.SEND, port.qpn))
         self.assertEqual(output, ["it could not be sent: LOC_QP_OP_ERR"])
         self.assertEqual(len(port._free), SENDS)
+
+    def test_raisingReceivers(self) -> None:
+        """Each callback of a receiver raises once: it is logged, and another port of the device goes on."""
+        self.serve(PERFORMANCE, lambda request: PortCounters())
+        failed = Completion(0, Status.LOC_QP_OP_ERR, CompletionOpcode.SEND, QPN(0))
+        triggers: dict[str, Callable[[VerbsPort], object]] = {
+            "received": lambda port: port.send(request(1, managementClass=PERFORMANCE), self.path),
+            "undeliverable": lambda port: port._sent(failed),
+            "portLost": lambda port: port._asyncEvent(AsyncEvent(AsyncEventKind.DEVICE_FATAL)),
+            "portChanged": lambda port: self.devices[0].notify(AsyncEvent(AsyncEventKind.SM_CHANGE, port=1)),
+        }
+        for name in callbacks(IMADReceiver):
+            reactor = cast("IPollingReactor", self.clock)
+            port = VerbsPort(reactor, self.devices[0], closesDevice=False)
+            self.addCleanup(port.close)
+            receiver = exploding(RaisingReceiver, name)()
+            port.start(receiver)
+            triggers[name](port)
+            self.wait(lambda: receiver.hasRaised)  # noqa: B023
+            answer = self.agent.PerformanceGet(PortCounters, self.path)
+            self.assertEqual(self.result(answer), PortCounters(), name)
+            self.assertEqual(len(self.flushLoggedErrors(ApplicationError)), 1, name)
 
     def test_handles(self) -> None:
         port = self.ports[0]
