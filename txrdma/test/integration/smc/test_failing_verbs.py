@@ -158,3 +158,15 @@ class SecondLinkTests(FailingVerbTests, TwoLinkTestCase):
     """Verbs that fail once, with two ports at each end, so that a second link is added."""
 
     PAUSE = 0.2
+
+    def test_failedPostMovesConnectionsToOtherLink(self) -> None:
+        near, far = self.pair()
+        self.wait(self.PAUSE)
+        self.countCalls(SoftQueuePair, "postSend")
+        self.count, self.failing = 0, 1
+        near.transport.write(b"still there")
+        self.until(lambda: far.received)
+        far.transport.write(b"here, too")
+        self.until(lambda: near.received)
+        self.assertEqual((near.reason, far.reason), (None, None))
+        self.assertGreater(self.count, 1)
