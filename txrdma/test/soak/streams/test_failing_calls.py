@@ -60,3 +60,13 @@ class TwoInterfacesTests(FailingCallContract, TestCase):
 
     LISTEN = "btl:{there}:0:interfaces={there},{there}1"
     CONNECT = "btl:{there}:{port}:interfaces={here},{here}1"
+
+
+class RoCERSocketTests(FailingCallContract, TestCase):
+    LISTEN = r"rsocket:0:device=soft\:{there}\:route=rocev2"
+    CONNECT = r"rsocket:{there}:{port}:device=soft\:{here}\:route=rocev2"
+
+
+class RoCEIBTests(FailingCallContract, TestCase):
+    LISTEN = r"ib:service=7:device=soft\:{there}\:route=rocev2"
+    CONNECT = r"ib:7:dgid \:\:ffff\:{there}:device=soft\:{here}\:route=rocev2"
