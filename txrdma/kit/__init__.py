@@ -39,6 +39,7 @@ Logs:
 
 Connections:
 
+ - C{shares}: the part of a limited table that one client may use (C{CLIENT_SHARE}).
  - C{tcpkeepalive}: keepalive of TCP.
  - C{refusals}: connections that a server refuses.
  - C{proofs}: both ends of a connection prove that they have a key (C{PROOF_SECONDS}); limits of clients that
