@@ -7,7 +7,7 @@ Follows InfiniBand Architecture vol. 1, chapters 7 (local route), 8 (global rout
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any, ClassVar, Final, NamedTuple
 
 from typing_extensions import Self
@@ -290,6 +290,18 @@ class MADEndPort:
     subnetTimeout: int = SUBNET_TIMEOUT
     names: tuple[str, ...] = ()
     qpn: QPN = QPN(1)
+
+    def senderOf(self, path: IBPath) -> Hashable:
+        """
+        Return the identity of the sender of a received packet, for limits of one peer.
+
+        It is the LID without path bits, which the sender's adapter writes, since a program can choose among
+        many GIDs; on RoCE, where packets have no LID, it is the GID. A host that may send arbitrary packets
+        can forge both. Hosts of another subnet count as one, by the LID of their router.
+        """
+        if self.lid and path.slid:
+            return path.slid >> self.lidMask
+        return path.sgid or path.slid
 
     def isCalled(self, name: str) -> bool:
         """Whether the port has this name, port GUID or GID."""

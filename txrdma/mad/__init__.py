@@ -21,7 +21,8 @@ Calls and requests:
  - C{requests}: which servers get a received request, and registration of their classes with a port.
  - C{agent}: makes calls on a port and a reactor.
  - C{server}: calls handlers for requests of peers, and answers them, in limits (C{MOST_PENDING},
-   C{ANSWER_SECONDS}); drops requests repeated before their answer, passes repeated notices on once.
+   C{MOST_PENDING_BYTES}, C{ANSWER_SECONDS}); drops requests repeated before their answer, passes
+   repeated notices on once.
  - C{subscription}: subscribes to notices at the SA, and renews that (C{RENEWAL_SECONDS}).
  - C{generators}: work as generators, in python-rdma's style.
  - C{tasks}: coroutines that wait for Deferreds.

@@ -8,14 +8,14 @@ by its length, queue pair or method, gets none.
 Theory of operation. The agent passes each request to its servers in turn (C{requested}), until one accepts
 it. That server calls its handlers in turn, until one does not return C{NotImplemented}. A handler that
 answers later makes the request pending, by its sender and transaction: retransmissions of a pending request
-are dropped, and the number of pending requests and their time are limited. Each way in which a handler ends,
-with a result, an exception or by its time, ends in C{_answer}, or in nothing if the server has stopped or no
-answer is due.
+are dropped, and pending requests are limited in number, bytes and time; one sender can only use its share of
+the first two. Each way in which a handler ends, with a result, an exception or by its time, ends in
+C{_answer}, or in nothing if the server has stopped or no answer is due.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Final, NamedTuple
 
 from twisted.internet.defer import Deferred, fail, maybeDeferred
@@ -29,6 +29,7 @@ from txrdma.interfaces import IMADHandler, IMADPort
 from txrdma.kit.delayedcalls import cancelCall
 from txrdma.kit.listeners import Listeners
 from txrdma.kit.logs import errorText, RateLimitedLogger
+from txrdma.kit.shares import ByteShares, Shares
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.core.answers import TABLES
 from txrdma.mad.core.frames import frame, Keys, managementPacket
@@ -57,6 +58,9 @@ ANSWER_SECONDS: Final = 20.0
 MOST_PENDING: Final = 1024
 """Maximum number of unanswered requests; further ones are answered with BUSY."""
 
+MOST_PENDING_BYTES: Final = 32 << 20
+"""Maximum number of bytes of unanswered requests."""
+
 _LENGTH: Final = 256
 _RESPONSE: Final = 0x80
 _NO_RESOURCES: Final = 0x0100
@@ -79,6 +83,7 @@ class _Pending(NamedTuple):
     """A request whose handler has not answered yet."""
 
     request: MADRequest
+    sender: Hashable
     answer: Deferred[Any]
     timer: IDelayedCall
 
@@ -104,6 +109,7 @@ class MADServer:
         self._reactor = agent.reactor
         self._handlers: dict[_RequestKind, dict[object, IMADHandler]] = {}
         self._pending: dict[_RequestKey, _Pending] = {}
+        self._pendingShares, self._pendingBytes = Shares[_RequestKey](), ByteShares()
         self._ends = 0
         self._listeners: Listeners[[Notice, MADRequest]] = Listeners(
             _log, "{listener!r} raised when it was called with a notice"
@@ -203,7 +209,7 @@ class MADServer:
         who = _requestKey(request)
         if who in self._pending:
             return 0  # it is the same one, sent again
-        if len(self._pending) >= MOST_PENDING:
+        if self._pending and not self._mayWait(request):
             return MADStatus.BUSY
         # A handler may stop the server, or remove other handlers.
         ends = self._ends
@@ -221,7 +227,7 @@ class MADServer:
             # Paused: the Deferred has fired with another one, whose result is still missing.
             if not answer.called or answer.paused:
                 timer = self._reactor.callLater(self.answerSeconds, self._handlerTimedOut, who)
-                self._pending[who] = _Pending(request, answer, timer)
+                self._addPending(who, request, answer, timer)
                 answer.addBoth(self._answeredLater, who, answer)
                 if self._ends != ends:  # the handler has stopped the server
                     self._cancelHandler(who)
@@ -231,13 +237,26 @@ class MADServer:
             return 0
         return MADStatus.UNSUPPORTED_METHOD_ATTRIBUTE
 
+    def _mayWait(self, request: MADRequest) -> bool:
+        """Whether a request of this sender may become pending."""
+        sender = self.port.endPort.senderOf(request.path)
+        hasRoom = self._pendingBytes.hasRoom(sender, len(request.data), MOST_PENDING_BYTES)
+        return hasRoom and self._pendingShares.hasRoom(sender, MOST_PENDING)
+
+    def _addPending(
+        self, who: _RequestKey, request: MADRequest, answer: Deferred[Any], timer: IDelayedCall
+    ) -> None:
+        sender = self.port.endPort.senderOf(request.path)
+        self._pending[who] = _Pending(request, sender, answer, timer)
+        self._pendingShares.add(sender, who)
+        self._pendingBytes.add(sender, len(request.data))
+
     def _answeredLater(self, result: Any, who: _RequestKey, answer: Deferred[Any]) -> Any:
         """Answer with the result of a Deferred of a handler, unless the request was abandoned."""
         pending = self._pending.get(who)
         if pending is None or pending.answer is not answer:
             return None
-        del self._pending[who]
-        cancelCall(pending.timer)
+        self._removePending(who)
         return result
 
     def _handlerTimedOut(self, who: _RequestKey) -> None:
@@ -249,10 +268,16 @@ class MADServer:
 
     def _cancelHandler(self, who: _RequestKey) -> None:
         """Cancel a handler's work; its result is ignored."""
-        pending = self._pending.pop(who)
-        cancelCall(pending.timer)
+        pending = self._removePending(who)
         with _log.failuresHandled("a handler could not be cancelled"):
             pending.answer.cancel()
+
+    def _removePending(self, who: _RequestKey) -> _Pending:
+        pending = self._pending.pop(who)
+        cancelCall(pending.timer)
+        self._pendingShares.remove(pending.sender, who)
+        self._pendingBytes.add(pending.sender, -len(pending.request.data))
+        return pending
 
     def ended(self) -> None:
         """Cancel the work of all handlers, because the agent's port is lost."""
@@ -269,7 +294,8 @@ class MADServer:
             self._answer(request, None if status else notice, status)
         if status or not isinstance(notice, Notice):
             return isLast
-        if self._notices.isNew(_requestKey(request), notice.encode(), self.agent.seconds()):
+        sender = self.port.endPort.senderOf(request.path)
+        if self._notices.isNew(_requestKey(request), notice.encode(), self.agent.seconds(), sender):
             self._listeners.notify(notice, request)
         return isLast
 

@@ -13,8 +13,8 @@ Agents drive C{calls}; the other modules are its parts, lowest first:
    (C{BUSY_PAUSE_SECONDS}).
  - C{datagrams}: the datagram of a call.
  - C{rmpp}: one RMPP transfer: window (C{WINDOW}), resending (C{RESENDS}), its longest duration and message.
- - C{transfers}: all RMPP transfers of a port: limits of incoming requests and of answers, and when an
-   incoming one is given up (C{IDLE_SECONDS}).
+ - C{transfers}: all RMPP transfers of a port: limits of incoming requests and of answers, in all and for one
+   requester, and when an incoming one is given up (C{IDLE_SECONDS}).
  - C{recent}: a table of recent contents by key, for C{REMEMBERED_SECONDS}; L{txrdma.mad.server} detects
    repeated notices by it.
  - C{calls}: calls of a port: sending, answers, redirections and their number (C{MOST_REDIRECTIONS}).

@@ -130,11 +130,15 @@ class Calls:
         self._transactions: Transactions = Transactions(port.transactionIDBits, random)
         self._open, self._mask = self._transactions.open, self._transactions.mask
         self._timeouts = Timeouts()
-        self._transfers = RMPPTransfers(port.transactionIDBits)
+        self._transfers = self._makeTransfers()
         self._tables: dict[Call, tuple[bytes, Records]] = {}
         self._redirected: dict[Call, _RedirectedCall] = {}
         self._packets: list[Packet] = []
         self._events: list[Event] = []
+
+    def _makeTransfers(self) -> RMPPTransfers:
+        port = self._port
+        return RMPPTransfers(port.transactionIDBits, lambda path: port.endPort.senderOf(path))
 
     def __len__(self) -> int:
         return len(self._transactions)
@@ -233,7 +237,7 @@ class Calls:
         self._tables.clear()
         self._redirected.clear()
         self._packets.clear()
-        self._transfers = RMPPTransfers(self._port.transactionIDBits)
+        self._transfers = self._makeTransfers()
         return calls
 
     # Received datagrams.

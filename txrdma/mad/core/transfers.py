@@ -6,7 +6,8 @@ Follows InfiniBand Architecture vol. 1, 13.6 (RMPP). Neither clocks nor sockets 
 Theory of operation. L{txrdma.mad.core.rmpp} transfers one message. This module has all transfers of a port,
 by transaction, class, direction and, for requests of other nodes, the requester; it converts their segments
 to datagrams. Ended transfers are remembered for a while, since the last acknowledgement may be lost and the
-peer repeats a segment. Every table is bounded, since requesters may be forged.
+peer repeats a segment. Every table is bounded, since requesters may be forged, and a requester can use only
+its share of each.
 
 In a double-sided transfer (13.6.6.3) both the request and its answer are transfers: when the request is
 acknowledged, the requester opens the window for the answer by an ACK of segment 0. The responder need not
@@ -15,14 +16,16 @@ wait for that: until then its window is 1, as in Linux.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from math import inf
 from struct import Struct
 from typing import Final, NamedTuple, Union
 
 from txrdma.error import ResourceExhausted
-from txrdma.iba.path import IBPath, lifetimeSeconds
-from txrdma.iba.types import GID
+from txrdma.iba.path import IBPath, lifetimeSeconds, MADEndPort
+from txrdma.iba.types import GID, GUID
+from txrdma.kit.shares import ByteShares, Shares
+from txrdma.kit.values import replace
 from txrdma.mad.core.addressing import mayBeFrom
 from txrdma.mad.core.rmpp import (
     abortHeader,
@@ -52,6 +55,9 @@ MOST_REQUESTS: Final = 128
 
 MOST_REMEMBERED: Final = 8192
 """Maximum number of known incoming transfers, including ended ones."""
+
+MOST_REQUEST_BYTES: Final = 32 << 20
+"""Maximum number of bytes of all incomplete incoming requests."""
 
 MOST_ANSWERS: Final = 256
 """Maximum number of outgoing answers: a requester's address may be forged."""
@@ -132,15 +138,24 @@ def _resendSeconds(path: IBPath) -> float:
     return RESEND_SECONDS if code is None else max(RESEND_SECONDS, 2 * lifetimeSeconds(code))
 
 
+_NO_PORT: Final = MADEndPort(GUID(bytes(8)), ())
+
+
 class _Incoming:
     """
     An incoming message, partial or complete.
 
+    @ivar sender: the requester, for limits; None for the answer to a local request.
+    @ivar bytes: number of bytes that count for L{MOST_REQUEST_BYTES}.
     @ivar answerWindow: number of segments of the answer that may be sent before the first ACK.
     """
 
-    def __init__(self, managementClass: int, path: IBPath, now: float, longest: int | None) -> None:
+    def __init__(
+        self, managementClass: int, path: IBPath, now: float, longest: int | None, sender: Hashable
+    ) -> None:
         self.path = path
+        self.sender = sender
+        self.bytes = 0
         self.first = b""
         self.receiver = RMPPReceiver(*_segmentSize(managementClass), WINDOW, longest)
         self.giveUpAt = now + TOTAL_SECONDS
@@ -153,11 +168,21 @@ class _Outgoing:
     A message that is being sent, or was sent.
 
     @ivar template: the frame of each segment.
+    @ivar requester: that of an answer, for limits; None for a local request.
     @ivar forgetAt: time until which a sent message is remembered.
     """
 
-    def __init__(self, template: bytes, message: bytes, path: IBPath, now: float, window: int) -> None:
+    def __init__(
+        self,
+        template: bytes,
+        message: bytes,
+        path: IBPath,
+        now: float,
+        window: int,
+        requester: Hashable,
+    ) -> None:
         self.path = path
+        self.requester = requester
         self.template = template
         self.sender = Sender(message, *_segmentSize(template[1]), now, _resendSeconds(path), window)
         self.forgetAt = inf
@@ -193,12 +218,20 @@ class RMPPTransfers:
     other nodes' requests are qualified by the requester.
     """
 
-    def __init__(self, transactionIDBits: int = 64) -> None:
-        """@param transactionIDBits: low bits of local transaction IDs that answers contain unchanged."""
+    def __init__(
+        self, transactionIDBits: int = 64, senderOf: Callable[[IBPath], Hashable] = _NO_PORT.senderOf
+    ) -> None:
+        """
+        @param transactionIDBits: low bits of local transaction IDs that answers contain unchanged.
+        @param senderOf: returns the identity of the sender of a request that was received on a path.
+        """
+        self._senderOf = senderOf
         self._localMask = (1 << transactionIDBits) - 1
         self._incoming: dict[_Key, _Incoming] = {}
         self._outgoing: dict[_Key, _Outgoing] = {}
-        self._requests = 0  # incomplete incoming transfers of other nodes' requests
+        # Of other nodes' requests: known and incomplete incoming transfers, and answers.
+        self._remembered, self._requests, self._answers = Shares[_Key](), Shares[_Key](), Shares[_Key]()
+        self._requestBytes = ByteShares()
         self._deadline = inf
         self._packets: list[TransferPacket] = []
         self._events: list[Event] = []
@@ -212,16 +245,20 @@ class RMPPTransfers:
         @param template: a datagram whose headers are those of all segments.
         @raise ResourceExhausted: too many answers are outstanding.
         """
-        key = self._keyOfSent(template, path)
+        key, requester = self._keyOfSent(template, path), None
         if key.isAnswer:
             before = self._outgoing.get(key)
             if before is not None and before.sender.acknowledged and not before.sender.isDone:
                 return
+            requester = self._senderOf(replace(path, slid=path.dlid, sgid=path.dgid))
             if before is None and len(self._outgoing) >= MOST_ANSWERS:
                 raise ResourceExhausted(f"{len(self._outgoing)} RMPP transfers are in progress")
+            if before is None and self._answers.isUsed(requester, MOST_ANSWERS):
+                raise ResourceExhausted("half of all answers in progress are for the same requester")
+            self._answers.add(requester, key)
         request = self._incoming.get(key.opposite)
         window = 1 if request is None else request.answerWindow
-        self._outgoing[key] = _Outgoing(template, message, path, now, window)
+        self._outgoing[key] = _Outgoing(template, message, path, now, window, requester)
         self._advance(key, now)
 
     def received(self, datagram: bytes, path: IBPath, now: float) -> bool:
@@ -258,7 +295,7 @@ class RMPPTransfers:
     def forget(self, datagram: bytes) -> None:
         """Cancel the transfers of a local request, with an ABORT if they are incomplete."""
         key = self._keyOfAnswer(datagram)
-        outgoing = self._outgoing.pop(key.opposite, None)
+        outgoing = self._removeOutgoing(key.opposite)
         incoming = self._incoming.pop(key, None)
         header = abortHeader(RMPPStatus.UNSPECIFIED)
         if incoming is not None and not incoming.receiver.isDone:
@@ -268,7 +305,7 @@ class RMPPTransfers:
 
     def withdraw(self, template: bytes, path: IBPath) -> None:
         """Cancel the transfer of an answer without notifying its receiver."""
-        self._outgoing.pop(self._keyOfSent(template, path), None)
+        self._removeOutgoing(self._keyOfSent(template, path))
 
     def deadline(self) -> float | None:
         """Time at which to call L{expired}, or an earlier one; None for never."""
@@ -283,7 +320,7 @@ class RMPPTransfers:
                 self._expireIncoming(key, incoming)
         for key, outgoing in tuple(self._outgoing.items()):
             if outgoing.forgetAt <= now:
-                del self._outgoing[key]
+                self._removeOutgoing(key)
                 continue
             ended = outgoing.sender.expired(now)
             if ended is None:
@@ -345,16 +382,19 @@ class RMPPTransfers:
         if incoming is None:
             if header.data1 != 1:
                 return False  # a segment of an unknown transfer
-            if key.requester is not None and not self._hasCapacity():
+            sender = None if key.requester is None else self._senderOf(path)
+            if key.requester is not None and not self._hasCapacity(sender):
                 self._reply(datagram, path, abortHeader(RMPPStatus.RESOURCES_EXHAUSTED))
                 return False
-            incoming = self._beginIncoming(key, datagram, path, now)
+            incoming = self._beginIncoming(key, datagram, path, now, sender)
         receiver = incoming.receiver
         wasDone, before = receiver.isDone, receiver.accepted
         offset = formatOf(datagram[1]).dataOffset
         ended = receiver.received(header, datagram[offset:])
         for answer in receiver.outgoing():
             self._reply(datagram, path, answer)
+        if ended is None and key.requester is not None and receiver.accepted > before and not receiver.isDone:
+            ended = self._segmentStored(incoming, (receiver.accepted - before) * (MAD_LENGTH - offset))
         if ended is not None:
             self._endIncoming(key, ended)
         elif receiver.isDone and not wasDone:
@@ -362,32 +402,56 @@ class RMPPTransfers:
             incoming.forgetAt = now + LINGER_SECONDS
             incoming.giveUpAt = inf
             self._deadline = min(self._deadline, incoming.forgetAt)
-            self._requests -= key.requester is not None
+            self._requestEnded(key, incoming)
             self._events.append(TransferReceived(incoming.first, receiver.take()))
         elif receiver.accepted > before:
             incoming.forgetAt = now + IDLE_SECONDS
         return receiver.accepted > before
 
-    def _beginIncoming(self, key: _Key, datagram: bytes, path: IBPath, now: float) -> _Incoming:
+    def _segmentStored(self, incoming: _Incoming, length: int) -> TransferEnded | None:
+        """Count the bytes of a request's segment; stop the request if its sender has too many now."""
+        incoming.bytes += length
+        self._requestBytes.add(incoming.sender, length)
+        if self._requestBytes.hasRoom(incoming.sender, 0, MOST_REQUEST_BYTES):
+            return None
+        self._reply(incoming.first, incoming.path, abortHeader(RMPPStatus.RESOURCES_EXHAUSTED))
+        return TransferEnded(RMPPStatus.RESOURCES_EXHAUSTED)
+
+    def _beginIncoming(
+        self, key: _Key, datagram: bytes, path: IBPath, now: float, sender: Hashable
+    ) -> _Incoming:
         """Begin an incoming transfer with its first segment."""
         longest = None if key.requester is None else LONGEST_REQUEST
-        incoming = self._incoming[key] = _Incoming(datagram[1], path, now, longest)
+        incoming = self._incoming[key] = _Incoming(datagram[1], path, now, longest, sender)
         incoming.first = datagram
         self._deadline = min(self._deadline, incoming.forgetAt)
         if key.requester is not None:
-            self._requests += 1
-        elif key.opposite in self._outgoing:
-            del self._outgoing[key.opposite]  # the response acknowledges the request
+            self._remembered.add(sender, key)
+            self._requests.add(sender, key)
+        else:
+            self._removeOutgoing(key.opposite)  # the response acknowledges the request
         return incoming
 
-    def _hasCapacity(self) -> bool:
-        return self._requests < MOST_REQUESTS and len(self._incoming) < MOST_REMEMBERED
+    def _hasCapacity(self, sender: Hashable) -> bool:
+        """Whether a requester may begin another request."""
+        isRemembered = len(self._incoming) < MOST_REMEMBERED and not self._remembered.isUsed(
+            sender, MOST_REMEMBERED
+        )
+        return isRemembered and self._requests.hasRoom(sender, MOST_REQUESTS)
+
+    def _requestEnded(self, key: _Key, incoming: _Incoming) -> None:
+        """Release what counts for a request while it is incomplete."""
+        if key.requester is not None:
+            self._requests.remove(incoming.sender, key)
+            self._requestBytes.add(incoming.sender, -incoming.bytes)
+            incoming.bytes = 0
 
     def _endIncoming(self, key: _Key, ended: TransferEnded) -> None:
         """End an incoming transfer that either end has stopped or aborted."""
         incoming = self._incoming.pop(key)
+        self._remembered.remove(incoming.sender, key)
         if not incoming.receiver.isDone:
-            self._requests -= key.requester is not None
+            self._requestEnded(key, incoming)
             self._events.append(_failed(key, ended))
 
     def _senderControl(self, key: _Key, datagram: bytes, header: RMPPHeader) -> None:
@@ -422,7 +486,7 @@ class RMPPTransfers:
             self._advance(key, now)
         else:
             if key.isAnswer:
-                del self._outgoing[key]
+                self._removeOutgoing(key)
             else:  # also when it is acknowledged again: then the ACK below was lost
                 outgoing.forgetAt = now + LINGER_SECONDS
                 self._deadline = min(self._deadline, outgoing.forgetAt)
@@ -439,9 +503,16 @@ class RMPPTransfers:
             self._packets.append(TransferPacket(_segmentDatagram(outgoing.template, segment), outgoing.path))
         self._deadline = min(self._deadline, outgoing.deadline)
 
+    def _removeOutgoing(self, key: _Key) -> _Outgoing | None:
+        outgoing = self._outgoing.pop(key, None)
+        if outgoing is not None and key.isAnswer:
+            self._answers.remove(outgoing.requester, key)
+        return outgoing
+
     def _endOutgoing(self, key: _Key, ended: TransferEnded) -> None:
         """End an outgoing transfer, with a STOP or an ABORT unless the peer has ended it."""
-        outgoing = self._outgoing.pop(key)
+        outgoing = self._outgoing[key]
+        self._removeOutgoing(key)
         if not ended.byPeer:
             self._control(outgoing, abortHeader(ended.status))
         if ended.byPeer or not outgoing.sender.isDone:

@@ -140,7 +140,7 @@ class MADScenario(HostileScenario):
         transfers = agent._core._transfers
         check(len(server._pending) <= MOST_PENDING, f"{len(server._pending)} requests are pending")
         check(len(transfers._outgoing) <= MOST_ANSWERS, f"{len(transfers._outgoing)} long responses")
-        check(transfers._requests <= MOST_REQUESTS, f"{transfers._requests} long requests")
+        check(len(transfers._requests) <= MOST_REQUESTS, f"{len(transfers._requests)} long requests")
 
     def end(self) -> None:
         """Check that the victim's and honest host's agents have no state left, and close all agents."""

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.error import WireError
+from txrdma.error import ResourceExhausted, WireError
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID, GUID, LID, QPN
+from txrdma.kit.shares import CLIENT_SHARE
 from txrdma.mad.core import transfers
 from txrdma.mad.core.frames import frame, Keys
 from txrdma.mad.core.rmpp import LONGEST_MESSAGE, RESENDS, WINDOW
@@ -25,6 +26,7 @@ from txrdma.mad.core.transfers import (
     isRMPP,
     LINGER_SECONDS,
     LONGEST_REQUEST,
+    MOST_ANSWERS,
     MOST_REQUESTS,
     RMPPTransfers,
     TransferFailed,
@@ -45,6 +47,14 @@ ANSWER = frame(ADMINISTRATION, Method.GET_MULTI_RESP, 77, 0x3A, 0, b"")
 TABLE = frame(ADMINISTRATION, Method.GET_TABLE_RESP, 77, 0x11, 0, b"")
 FROM_SERVER = IBPath(slid=LID(2), dlid=LID(1), sqpn=QPN(1), dqpn=QPN(1))
 FROM_CLIENT = IBPath(slid=LID(1), dlid=LID(2), sqpn=QPN(1), dqpn=QPN(1))
+RMPP_QUESTION = (
+    QUESTION[:24] + RMPPHeader(version=1, type=RMPPType.DATA, active=True).encode() + QUESTION[36:]
+)
+
+
+def fromLID(lid: int) -> IBPath:
+    """Return the path of a request of another client."""
+    return IBPath(slid=LID(lid), dlid=LID(2), sqpn=QPN(1), dqpn=QPN(1))
 
 
 def rmpp(datagram: bytes) -> RMPPHeader:
@@ -143,7 +153,7 @@ class WireTests(SynchronousTestCase):
     def quiet(self, pair: Pair) -> None:
         for end in (pair.client, pair.server):
             self.assertIsNone(end.deadline())
-            self.assertEqual((end._incoming, end._outgoing, end._requests), ({}, {}, 0))
+            self.assertEqual((end._incoming, end._outgoing, len(end._requests)), ({}, {}, 0))
 
     @settings(max_examples=6, deadline=None)
     @given(
@@ -349,44 +359,104 @@ class EndTests(SynchronousTestCase):
                 expected = RMPPType.STOP, RMPPStatus.RESOURCES_EXHAUSTED
                 self.assertEqual((stop.type, stop.status), expected)
                 self.assertEqual(received(server.events()), [])
-                self.assertEqual((server._incoming, server._requests), ({}, 0))
+                self.assertEqual((server._incoming, len(server._requests)), ({}, 0))
 
     def test_manyQuestions(self) -> None:
         server = RMPPTransfers()
         header = RMPPHeader(version=1, type=RMPPType.DATA, active=True, first=True, data1=1)
         question = QUESTION[:24] + header.encode() + QUESTION[36:]
 
-        def begin(number: int) -> RMPPType:
-            server.received(question[:8] + number.to_bytes(8, "big") + question[16:], FROM_CLIENT, 0.0)
+        def begin(number: int, lid: int | None = None) -> RMPPType:
+            path = fromLID(1 + number % 4 if lid is None else lid)
+            server.received(question[:8] + number.to_bytes(8, "big") + question[16:], path, 0.0)
             (packet,) = server.outgoing()
             return rmpp(packet.datagram).type
 
         self.assertEqual([begin(number) for number in range(MOST_REQUESTS)], [RMPPType.ACK] * MOST_REQUESTS)
-        self.assertEqual(begin(MOST_REQUESTS), RMPPType.STOP)
+        self.assertEqual(begin(MOST_REQUESTS, 9), RMPPType.STOP)
         ended = changed(question, first=False, last=True, data1=2, data2=20)
         server.received(ended[:8] + bytes(8) + ended[16:], FROM_CLIENT, 0.0)
         server.outgoing()
-        self.assertEqual(begin(MOST_REQUESTS), RMPPType.ACK)
+        self.assertEqual(begin(MOST_REQUESTS, 9), RMPPType.ACK)
         server.expired(IDLE_SECONDS)
         self.assertIsNone(server.deadline())
         server.outgoing()
         self.assertEqual(begin(0), RMPPType.ACK)
 
+    def test_share(self) -> None:
+        """The incomplete requests of one requester are limited to its share; another one is served then."""
+        server, share = RMPPTransfers(), int(MOST_REQUESTS * CLIENT_SHARE)
+        question = changed(RMPP_QUESTION, first=True, data1=1)
+
+        def begin(number: int, lid: int) -> RMPPType:
+            server.received(question[:8] + number.to_bytes(8, "big") + question[16:], fromLID(lid), 0.0)
+            return rmpp(server.outgoing()[0].datagram).type
+
+        found = [begin(number, 1) for number in range(share + 1)]
+        self.assertEqual(found, [RMPPType.ACK] * share + [RMPPType.STOP])
+        self.assertEqual(begin(0, 3), RMPPType.ACK)
+        server.expired(IDLE_SECONDS)
+        self.assertEqual((len(server._requests), len(server._remembered)), (0, 0))
+
+    def test_bytes(self) -> None:
+        """Incomplete requests are limited in bytes; the one that exceeds its requester's share is stopped."""
+        self.patch(transfers, "MOST_REQUEST_BYTES", int(4 * 200 / CLIENT_SHARE))
+        server = RMPPTransfers()
+
+        def send(number: int, segment: int, lid: int) -> RMPPType | None:
+            question = changed(RMPP_QUESTION, first=segment == 1, data1=segment)
+            server.received(question[:8] + number.to_bytes(8, "big") + question[16:], fromLID(lid), 0.0)
+            sent = server.outgoing()
+            return rmpp(sent[-1].datagram).type if sent else None
+
+        for number, segment in ((1, 1), (1, 2), (2, 1), (2, 2)):
+            self.assertNotEqual(send(number, segment, 1), RMPPType.STOP)
+        self.assertEqual(send(1, 3, 1), RMPPType.STOP)
+        self.assertEqual((len(server._requests), server._requestBytes.total), (1, 400))
+        self.assertNotEqual(send(2, 3, 1), RMPPType.STOP)  # there is room again
+        for segment in (1, 2, 3, 4):
+            self.assertNotEqual(send(1, segment, 3), RMPPType.STOP)
+        server.expired(IDLE_SECONDS)
+        self.assertEqual((server._incoming, server._requestBytes.total), ({}, 0))
+
+    def test_answers(self) -> None:
+        """Answers in progress are limited, and those of one requester to its share."""
+        server, share = RMPPTransfers(), int(MOST_ANSWERS * CLIENT_SHARE)
+
+        def answer(number: int, lid: int) -> bool:
+            template = TABLE[:8] + number.to_bytes(8, "big") + TABLE[16:]
+            try:
+                server.send(template, bytes(600), fromLID(lid).reverse(), 0.0)
+            except ResourceExhausted:
+                return False
+            return True
+
+        self.assertEqual([answer(number, 1) for number in range(share + 1)], [True] * share + [False])
+        self.assertEqual([answer(number, 3) for number in range(share)], [True] * share)
+        self.assertFalse(answer(0, 4))
+        server.withdraw(TABLE[:8] + bytes(8) + TABLE[16:], fromLID(1).reverse())
+        self.assertTrue(answer(0, 4))
+        while (deadline := server.deadline()) is not None:
+            server.expired(deadline)
+        self.assertEqual((server._outgoing, len(server._answers)), ({}, 0))
+
     def test_manyRemembered(self) -> None:
         """Requests of several segments are rejected while too many transfers are remembered."""
-        self.patch(transfers, "MOST_REMEMBERED", 2)
+        self.patch(transfers, "MOST_REMEMBERED", int(2 / CLIENT_SHARE))
         server = RMPPTransfers()
         header = RMPPHeader(
             version=1, type=RMPPType.DATA, active=True, first=True, last=True, data1=1, data2=220
         )
         question = QUESTION[:24] + header.encode() + QUESTION[36:]
 
-        def ask(number: int, now: float) -> RMPPType:
-            server.received(question[:8] + number.to_bytes(8, "big") + question[16:], FROM_CLIENT, now)
+        def ask(number: int, now: float, path: IBPath = FROM_CLIENT) -> RMPPType:
+            server.received(question[:8] + number.to_bytes(8, "big") + question[16:], path, now)
             return rmpp(server.outgoing()[0].datagram).type
 
-        found = [ask(number, 0.0) for number in range(3)]
-        self.assertEqual(found, [RMPPType.ACK, RMPPType.ACK, RMPPType.STOP])
+        for lid in (1, 3):  # each has its share
+            found = [ask(number, 0.0, fromLID(lid)) for number in range(3)]
+            self.assertEqual(found, [RMPPType.ACK, RMPPType.ACK, RMPPType.STOP])
+        self.assertEqual(ask(0, 0.0, fromLID(4)), RMPPType.STOP)
         server.expired(LINGER_SECONDS)
         self.assertEqual(ask(3, LINGER_SECONDS), RMPPType.ACK)
 
@@ -484,7 +554,7 @@ class EndTests(SynchronousTestCase):
                 break
             long.expired(deadline)
         self.assertIsNone(long.deadline())
-        self.assertEqual(long._requests, 0)
+        self.assertEqual(len(long._requests), 0)
 
 
 SOME = [GID.fromParts(0xFE80 << 48, GUID.fromInt(number)) for number in range(254)]

@@ -13,6 +13,9 @@ from txrdma.cm.layouts.messages import RTU
 from txrdma.error import ResourceExhausted
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import LID, QPN
+from txrdma.kit.shares import CLIENT_SHARE
+from txrdma.kit.values import replace
+from txrdma.mad import server as serverModule
 from txrdma.mad.core.frames import frame, Keys
 from txrdma.mad.core.recent import MOST_REMEMBERED, Recent, REMEMBERED_SECONDS
 from txrdma.mad.errors import MADError, MADRefusal
@@ -344,16 +347,54 @@ class PendingTests(ServerTestCase):
         self.other.close()
         self.nothingIsLeft()
 
+    def askedBy(self, lid: int, transaction: int) -> int:
+        """Return the status of the answer to a request from a LID; -1 if it is pending."""
+        path = IBPath(slid=LID(lid), dlid=LID(2), sqpn=QPN(1), dqpn=QPN(1))
+        header = self.asked(self.request(PERFORMANCE, 1, 0x12, transaction), path)
+        return -1 if header is None else int(header.status)
+
     def test_tooMany(self) -> None:
         for number in range(MOST_PENDING):
-            self.assertIsNone(self.asked(self.request(PERFORMANCE, 1, 0x12, number + 1)))
-        header = self.asked(self.request(PERFORMANCE, 1, 0x12, 5000))
-        assert header is not None
-        self.assertEqual(header.status, MADStatus.BUSY)
+            self.assertEqual(self.askedBy(3 + number % 4, number + 1), -1)
+        self.assertEqual(self.askedBy(1, 5000), MADStatus.BUSY)
         self.later[0].callback(PortCounters())
-        self.assertIsNone(self.asked(self.request(PERFORMANCE, 1, 0x12, 5001)))
+        self.assertEqual(self.askedBy(1, 5001), -1)
         self.other.close()
         self.assertEqual(self.cancelled, MOST_PENDING)
+        self.nothingIsLeft()
+
+    def test_share(self) -> None:
+        """The pending requests of one sender are limited to its share; another sender is served then."""
+        share = int(MOST_PENDING * CLIENT_SHARE)
+        found = [self.askedBy(3, number + 1) for number in range(share + 1)]
+        self.assertEqual(found, [-1] * share + [MADStatus.BUSY])
+        self.assertEqual(self.askedBy(4, 5000), -1)
+        self.later[0].callback(PortCounters())
+        self.assertEqual([self.askedBy(3, number) for number in (5001, 5002)], [-1, MADStatus.BUSY])
+        self.other.close()
+        self.assertEqual((len(self.server._pendingShares), self.server._pendingBytes.total), (0, 0))
+        self.nothingIsLeft()
+
+    def test_pathBits(self) -> None:
+        """All LIDs of a port (LMC) are one sender."""
+        self.other.port.endPort = replace(self.other.port.endPort, lidMask=1)
+        self.patch(serverModule, "MOST_PENDING", int(2 / CLIENT_SHARE))
+        self.assertEqual([self.askedBy(lid, 1) for lid in (4, 5)], [-1, -1])
+        self.assertEqual([self.askedBy(lid, 2) for lid in (4, 5, 6)], [MADStatus.BUSY, MADStatus.BUSY, -1])
+        self.other.close()
+        self.nothingIsLeft()
+
+    def test_bytes(self) -> None:
+        """Pending requests are limited in bytes, and those of one sender to its share."""
+        self.assertEqual(self.askedBy(3, 1), -1)
+        length = len(self.served.asked[0].data)
+        self.patch(serverModule, "MOST_PENDING_BYTES", int(2 * length / CLIENT_SHARE))
+        found = [self.askedBy(lid, number) for lid in (3, 4, 5) for number in (2, 3, 4)]
+        busy = int(MADStatus.BUSY)
+        self.assertEqual(found, [-1, busy, busy, -1, -1, busy, busy, busy, busy])
+        self.later[0].callback(PortCounters())
+        self.assertEqual(self.askedBy(3, 5), -1)
+        self.other.close()
         self.nothingIsLeft()
 
     def test_end(self) -> None:
@@ -515,7 +556,18 @@ class RecentTests(SynchronousTestCase):
     def test_bounded(self) -> None:
         recent: Recent[int] = Recent()
         for number in range(3 * MOST_REMEMBERED):
-            self.assertTrue(recent.isNew(number, b"", 0.0))
+            self.assertTrue(recent.isNew(number, b"", 0.0, number % 7))
         self.assertEqual(len(recent), MOST_REMEMBERED)
         self.assertTrue(recent.isNew(-1, b"", REMEMBERED_SECONDS))
-        self.assertEqual(len(recent), 1)
+        self.assertEqual((len(recent), len(recent._shares)), (1, 1))
+
+    def test_share(self) -> None:
+        """Contents of one sender replace its oldest ones, not those of another sender."""
+        recent: Recent[int] = Recent()
+        self.assertTrue(recent.isNew(-1, b"", 0.0, "another"))
+        for number in range(3 * MOST_REMEMBERED):
+            self.assertTrue(recent.isNew(number, b"", 0.0, "sender"))
+        self.assertEqual(len(recent), 1 + int(MOST_REMEMBERED * CLIENT_SHARE))
+        self.assertFalse(recent.isNew(-1, b"", 0.0, "another"))
+        self.assertFalse(recent.isNew(3 * MOST_REMEMBERED - 1, b"", 0.0, "sender"))
+        self.assertTrue(recent.isNew(0, b"", 0.0, "sender"))
