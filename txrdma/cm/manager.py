@@ -8,7 +8,7 @@ connects it to the reactor and the agent.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import ExitStack, suppress
 from os import urandom
 from typing import Final, TypeVar
@@ -199,7 +199,12 @@ class ConnectionManager:
         return self._listen(Listener(serviceID, isForSIDR=True), self._services, handler)
 
     def _makeCore(self) -> Dispatcher:
-        return Dispatcher(self.guid, lambda: int.from_bytes(urandom(4), "big"), self._claims.share)
+        random = lambda: int.from_bytes(urandom(4), "big")  # noqa: E731
+        return Dispatcher(self.guid, random, self._claims.share, self._senderOf)
+
+    def _senderOf(self, path: IBPath) -> Hashable:
+        """Return the identity of the sender of a message that was received on a path."""
+        return self._agent.port.endPort.senderOf(path)
 
     def _listen(
         self, listener: Listener, handlers: dict[Listener, _HandlerT], handler: _HandlerT

@@ -14,13 +14,13 @@ After each input, L{Dispatcher.collect} collects events and messages of that con
 in one timer wheel for all, and forgets it when it is free. While a connection has an alternate path, its
 messages are sent again by both paths in turn: if the primary one is cut, the peer still gets a DREQ. What
 peers can fill is bounded: a listener drops REQs beyond its backlog, which peers retransmit, and only
-L{MOST_SIDR_REQUESTS} answers to SIDR_REQs are stored.
+L{MOST_SIDR_REQUESTS} answers to SIDR_REQs are stored. A host can use only its share of both.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager, ExitStack
 from typing import Final, Union
 
@@ -49,9 +49,10 @@ from txrdma.cm.layouts.messages import (
 from txrdma.cm.layouts.paths import pathOf
 from txrdma.cm.layouts.rejectinfo import informationFor, ROOM
 from txrdma.error import InvalidRequest, ResourceExhausted
-from txrdma.iba.path import GMP_QKEY, IBPath
+from txrdma.iba.path import GMP_QKEY, IBPath, MADEndPort
 from txrdma.iba.types import GUID, QPN
 from txrdma.kit.deadlines import Slot, TimerWheel
+from txrdma.kit.shares import Shares
 from txrdma.kit.values import frozen, replace
 from txrdma.kit.wire import Layout
 
@@ -66,8 +67,8 @@ SLOT_SECONDS: Final = 0.01
 
 MOST_SIDR_REQUESTS: Final = 1024
 """
-Maximum number of stored answers to SIDR_REQs. The oldest one is replaced by a new request's, unless its
-service has not answered yet: then the new request gets no answer.
+Maximum number of stored answers to SIDR_REQs. The oldest one (of the same host, if that has its share) is
+replaced by a new request's, unless its service has not answered yet: then the new request gets no answer.
 """
 
 _AGAIN: Final = RetryPolicy(18, 18, 2)
@@ -79,6 +80,9 @@ _UNANSWERED: Final = ("REQ_SENT", "MRA_REQ_RCVD")
 """The states in which the REQ of a peer may cross that of this end."""
 
 
+_NO_PORT: Final = MADEndPort(GUID(bytes(8)), ())
+
+
 class Listener:
     """
     A listener for the REQs, or the SIDR_REQs, of a service id.
@@ -86,7 +90,7 @@ class Listener:
     @ivar backlog: limit of C{waiting}. REQs beyond it are dropped; peers retransmit them.
     @ivar pattern: bytes that the private data of a REQ must have at C{offset}.
     @ivar isForSIDR: it takes SIDR_REQs only, and REQs are rejected.
-    @ivar waiting: local communication IDs of requested connections that are not established yet.
+    @ivar waiting: local communication IDs of requested connections that are not established yet, by host.
     """
 
     __slots__ = (
@@ -114,7 +118,7 @@ class Listener:
         self.serviceID = serviceID
         self.backlog, self.offset, self.pattern = backlog, offset, pattern
         self.mayReload, self.checkPath, self.isForSIDR = mayReload, checkPath, isForSIDR
-        self.waiting: set[int] = set()
+        self.waiting = Shares[int]()
 
     def matches(self, privateData: bytes) -> bool:
         """Whether private data match the pattern."""
@@ -137,11 +141,12 @@ class Managed:
     @ivar core: the connection, or the resolution.
     @ivar path: path of messages to the peer.
     @ivar listener: the listener that received it; None at the requesting end.
+    @ivar sender: the host that has sent the request to this end, for limits; None at the requesting end.
     @ivar usesAlternate: messages use the alternate path while there is one: the peer's last message used it,
         or the primary path was tried before.
     """
 
-    __slots__ = ("core", "key", "listener", "names", "slot", "path", "usesAlternate", "deadline")
+    __slots__ = ("core", "deadline", "key", "listener", "names", "path", "sender", "slot", "usesAlternate")
 
     def __init__(
         self,
@@ -149,8 +154,9 @@ class Managed:
         core: Union[ConnectionCore, Resolution],
         path: IBPath,
         listener: Listener | None = None,
+        sender: Hashable = None,
     ) -> None:
-        self.key, self.core, self.path, self.listener = key, core, path, listener
+        self.key, self.core, self.path, self.listener, self.sender = key, core, path, listener, sender
         self.deadline: float | None = None
         self.usesAlternate = False
         self.slot: Slot[Managed] = {}
@@ -201,13 +207,20 @@ class Dispatcher:
         C{"received REQ"}, C{"duplicate REQ"} (late ones, too), C{"stray REP"} (of no connection).
     """
 
-    def __init__(self, guid: GUID, random: Callable[[], int], idPrefix: int | None = None) -> None:
+    def __init__(
+        self,
+        guid: GUID,
+        random: Callable[[], int],
+        idPrefix: int | None = None,
+        senderOf: Callable[[IBPath], Hashable] = _NO_PORT.senderOf,
+    ) -> None:
         """
         @param random: returns unpredictable numbers of 32 bits.
         @param idPrefix: upper 8 bits of all communication IDs and request IDs, by which messages find this
             manager among others of the same address; None for any.
+        @param senderOf: returns the identity of the sender of a request that was received on a path.
         """
-        self._idPrefix = idPrefix
+        self._idPrefix, self._senderOf = idPrefix, senderOf
         self.guid = guid
         self.counters: Counter[str] = Counter()
         self._random = random
@@ -217,6 +230,7 @@ class Dispatcher:
         self._peerToPeer: dict[Managed, None] = {}  # attempts without an answer, oldest first
         self._resolutions: dict[int, Managed] = {}
         self._sidrRequests: dict[tuple[object, int], Managed] = {}
+        self._sidrShares = Shares[tuple[object, int]]()
         self._listeners: dict[int, list[Listener]] = {}
         self._wheel: TimerWheel[Managed] = TimerWheel(SLOT_SECONDS)
         self._packets: list[PendingSend] = []
@@ -342,7 +356,7 @@ class Dispatcher:
         if isinstance(core, ConnectionCore):
             core.afterRequest(now)
             if managed.listener is not None and core.closing is not None:  # it is established, or has failed
-                managed.listener.waiting.discard(managed.key)
+                managed.listener.waiting.remove(managed.sender, managed.key)
             if self._peerToPeer and managed in self._peerToPeer and core.state not in _UNANSWERED:
                 del self._peerToPeer[managed]
         for event in core.events():
@@ -461,7 +475,8 @@ class Dispatcher:
         if listener is None or listener.isForSIDR:
             self._refuse(request, RejectReason.INVALID_SERVICE_ID, transactionID, path)
             return None
-        if len(listener.waiting) >= listener.backlog:
+        sender = self._senderOf(path)
+        if not listener.waiting.hasRoom(sender, listener.backlog):
             self.counters["dropped REQ"] += 1
             return None
         number = self._freeNumber(self._connections)
@@ -469,9 +484,9 @@ class Dispatcher:
         connection = ConnectionCore(
             number, self.guid, firstTransaction, mayReload=listener.mayReload, checkPath=listener.checkPath
         )
-        managed = Managed(number, connection, _toGSI(path.reverse()), listener)
+        managed = Managed(number, connection, _toGSI(path.reverse()), listener, sender)
         self._connections[number] = managed
-        listener.waiting.add(number)
+        listener.waiting.add(sender, number)
         return managed
 
     def _ofSIDRREQ(self, request: SIDRREQ, transactionID: int, path: IBPath) -> Managed | None:
@@ -483,13 +498,16 @@ class Dispatcher:
         if listener is None:
             self._refuseSIDRREQ(request, SIDRStatus.SERVICE_ID_NOT_SUPPORTED, transactionID, path)
             return None
-        if len(self._sidrRequests) >= MOST_SIDR_REQUESTS:
-            oldest = next(iter(self._sidrRequests.values()))
+        sender, shares = self._senderOf(path), self._sidrShares
+        if not shares.hasRoom(sender, MOST_SIDR_REQUESTS):
+            isUsed = shares.isUsed(sender, MOST_SIDR_REQUESTS)
+            oldest = self._sidrRequests[shares.oldest(sender) if isUsed else next(iter(self._sidrRequests))]
             if not oldest.resolution.isAnswered:
                 return None
             self._forget(oldest)  # a retransmission of its request is answered by the service again
-        managed = Managed(request.requestID, Resolution(_AGAIN), _toGSI(path.reverse()), listener)
+        managed = Managed(request.requestID, Resolution(_AGAIN), _toGSI(path.reverse()), listener, sender)
         self._sidrRequests[key] = managed
+        shares.add(sender, key)
         managed.names.append((self._sidrRequests, key))
         return managed
 
@@ -609,12 +627,14 @@ class Dispatcher:
             del table[managed.key]
         for names, key in managed.names:
             names.pop(key, None)
+            if names is self._sidrRequests:
+                self._sidrShares.remove(managed.sender, key)
         managed.names.clear()
         managed.core.free()
         self._freed.append(managed)
         self._peerToPeer.pop(managed, None)
         if managed.listener is not None:
-            managed.listener.waiting.discard(managed.key)
+            managed.listener.waiting.remove(managed.sender, managed.key)
 
     @contextmanager
     def _abandoning(self, managed: Managed) -> Iterator[None]:

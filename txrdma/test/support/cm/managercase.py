@@ -50,4 +50,4 @@ class ManagerCase(SynchronousTestCase):
             self.assertEqual([slot for slot in manager._wheel._slots.values() if slot], [])
             self.assertEqual(manager._peerToPeer, {})
             for listeners in manager._listeners.values():
-                self.assertEqual([each.waiting for each in listeners], [set()] * len(listeners))
+                self.assertEqual([len(each.waiting) for each in listeners], [0] * len(listeners))

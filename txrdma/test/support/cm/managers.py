@@ -189,11 +189,12 @@ class End:
         new = twin.manager = Dispatcher(old.guid, twin._draw)
         twin.listener = Listener(SERVICE, mayReload=self.bounds.mayReload)
         twin._listen()
-        twin.listener.waiting = set(self.listener.waiting)
+        for number in self.listener.waiting:
+            twin.listener.waiting.add(old._connections[number].sender, number)
         twin.managed = None
         for key, managed in old._connections.items():
             listener = twin.listener if managed.listener is not None else None
-            copy = Managed(key, copied(managed.connection), managed.path, listener)
+            copy = Managed(key, copied(managed.connection), managed.path, listener, managed.sender)
             copy.usesAlternate = managed.usesAlternate
             new._connections[key] = copy
             for table, copies in ((old._byPeer, new._byPeer), (old._byQP, new._byQP)):
@@ -412,7 +413,7 @@ class End:
         for table in (manager._byPeer, manager._byQP):
             self._claim(known.issuperset(map(id, table.values())), "a table has a connection that is free")
         self._claim(
-            self.listener.waiting <= set(manager._connections),
+            set(self.listener.waiting) <= set(manager._connections),
             "a listener waits for a connection that is free",
         )
         for managed in manager._connections.values():

@@ -26,6 +26,7 @@ from txrdma.cm.layouts.paths import pathFor
 from txrdma.cm.layouts.rejectinfo import informationOf
 from txrdma.iba.path import GMP_QKEY, IBPath
 from txrdma.iba.types import DEFAULT_PKEY, GID, GUID, QPN
+from txrdma.kit.shares import CLIENT_SHARE
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.core.frames import frame
 from txrdma.mad.layouts.attributes import Attribute, ManagementClass, Method
@@ -163,7 +164,10 @@ class StrangerTests(StrangerCase):
         self.end()
 
     def test_flood(self) -> None:
-        """REQs create as many queue pairs as the backlog allows; other REQs are dropped, and all end."""
+        """
+        REQs of a host create as many queue pairs as its share of the backlog allows; other REQs are dropped,
+        and all end. Another host connects meanwhile.
+        """
         before = len(self.devices[1]._queuePairs)
         most = 0
         for number in range(1, 1501):
@@ -172,14 +176,14 @@ class StrangerTests(StrangerCase):
                 self.pause(0.002)
                 most = max(most, len(self.devices[1]._queuePairs) - before)
         self.assertGreater(most, 0)
-        self.assertLessEqual(most, BACKLOG)
+        self.assertLessEqual(most, BACKLOG * CLIENT_SHARE)
         self.assertGreater(self.manager.counters["dropped REQ"], 1000)
         self.assertLess(len(self.manager._core), 100 + BACKLOG)
         self.assertUndisturbed()
-        self.wait(lambda: len(self.devices[1]._queuePairs) == before, 2000.0)
-        again = self.result(self.ask())  # the backlog has space again
+        again = self.result(self.ask())  # the rest of the backlog is for other hosts
         again.transport.loseConnection()
         self.wait(lambda: again.lost)
+        self.wait(lambda: len(self.devices[1]._queuePairs) == before, 2000.0)
         self.end()
 
     def test_otherClassVersion(self) -> None:
@@ -211,26 +215,54 @@ class StrangerTests(StrangerCase):
 
     def test_manyQuestions(self) -> None:
         """During a flood of SIDR_REQs for an existing service, a limited number is stored."""
-        core, path = self.manager._core, IBPath(sgid=GID.fromIP("10.9.9.9"), dgid=GID.fromIP("10.9.9.1"))
-        for number in range(1, MOST_SIDR_REQUESTS + 100):
-            core._ofSIDRREQ(SIDRREQ(requestID=number, serviceID=SERVICE), number, path)
-        self.assertEqual(len(core._sidrRequests), MOST_SIDR_REQUESTS)
-        core._sidrRequests.clear()
+        core, share = self.manager._core, int(MOST_SIDR_REQUESTS * CLIENT_SHARE)
+        for host, stored in ((9, share), (8, MOST_SIDR_REQUESTS), (7, MOST_SIDR_REQUESTS)):
+            for number in range(1, MOST_SIDR_REQUESTS):
+                core._ofSIDRREQ(SIDRREQ(requestID=number, serviceID=SERVICE), number, self.fromHost(host))
+            self.assertEqual(len(core._sidrRequests), stored)
+        self.forgetQuestions()
         self.end()
+
+    def test_backlog(self) -> None:
+        """Hosts together can use a backlog, and each of them its share."""
+        core, now = self.manager._core, self.clock.seconds()
+        [listener] = core._listeners[SERVICE]
+        for host, waiting in ((9, int(BACKLOG * CLIENT_SHARE)), (8, BACKLOG), (7, BACKLOG)):
+            for number in range(1, BACKLOG + 1):
+                guid = GUID.fromInt(0x0200_0000_0000_0100 + host)
+                request = self.request(number, localCAGUID=guid)
+                core._ofREQ(request, number, self.fromHost(host), now)
+            self.assertEqual(len(listener.waiting), waiting)
+        for number in tuple(listener.waiting):
+            core._forget(core._connections[number])
+        self.assertEqual(len(listener.waiting), 0)
+        self.end()
+
+    @staticmethod
+    def fromHost(number: int) -> IBPath:
+        return IBPath(sgid=GID.fromIP(f"10.9.9.{number}"), dgid=GID.fromIP("10.9.9.1"))
+
+    def forgetQuestions(self) -> None:
+        """Forget all SIDR_REQs, and assert that nothing of them is left."""
+        core = self.manager._core
+        for managed in list(core._sidrRequests.values()):
+            core._forget(managed)
+        self.assertEqual((core._sidrRequests, len(core._sidrShares)), ({}, 0))
 
     def test_manyAnswers(self) -> None:
         """All SIDR_REQs are answered: the oldest stored answers are discarded for new ones."""
-        core, path = self.manager._core, IBPath(sgid=GID.fromIP("10.9.9.9"), dgid=GID.fromIP("10.9.9.1"))
+        core, share = self.manager._core, int(MOST_SIDR_REQUESTS * CLIENT_SHARE)
         now = self.clock.seconds()
-        for number in range(1, MOST_SIDR_REQUESTS + 100):
-            core.received(SIDRREQ(requestID=number, serviceID=SERVICE), number, path, now)
-            for managed, _ in core.events():
-                managed.resolution.answer(SIDRREP(), now)
-                core.collect(managed, now)
-            self.assertEqual([each.transactionID for each in core.outgoing()], [number])
-        self.assertEqual(len(core._sidrRequests), MOST_SIDR_REQUESTS)
-        for managed in list(core._sidrRequests.values()):
-            core._forget(managed)
+        for host, stored in ((9, share), (8, MOST_SIDR_REQUESTS), (7, MOST_SIDR_REQUESTS)):
+            for number in range(1, MOST_SIDR_REQUESTS + 100):
+                message = SIDRREQ(requestID=number, serviceID=SERVICE)
+                core.received(message, number, self.fromHost(host), now)
+                for managed, _ in core.events():
+                    managed.resolution.answer(SIDRREP(), now)
+                    core.collect(managed, now)
+                self.assertEqual([each.transactionID for each in core.outgoing()], [number])
+            self.assertEqual(len(core._sidrRequests), stored)
+        self.forgetQuestions()
         self.end()
 
     def test_replays(self) -> None:
