@@ -66,8 +66,10 @@ class _ServerFactory(AcceptingFactory):
         options = self._options
         peer = PeerIdentity(transport, weListen=True)
         arrival, reason = self._reception.arrived(peer), Diagnosis.PEERNOSMC
-        if arrival is not None and self._count.present >= options.handshakes and arrival.refuse():
-            arrival, reason = None, Diagnosis.MEM
+        if arrival is not None:
+            peer.introduce(arrival.process, arrival.user, arrival.directory)
+            if not self._count.hasRoom(peer, options.handshakes) and arrival.refuse():
+                arrival, reason = None, Diagnosis.MEM
         if arrival is not None:
             negotiation = ServerNegotiation(
                 self._reactor, options, self.outcomes, build, arrival, self._count, peer

@@ -27,6 +27,7 @@ from txrdma.interfaces import AsyncEvent, IReactorDevice, IVerbsDevice
 from txrdma.kit.delayedcalls import cancelCall, Timer
 from txrdma.kit.forwardclock import sharedForwardClock
 from txrdma.kit.logs import errorText
+from txrdma.kit.shares import CLIENT_SHARE
 from txrdma.kit.shutdown import addShutdownListener, removeShutdownListener
 from txrdma.kit.strings import splitString
 from txrdma.kit.values import frozen, replace
@@ -56,9 +57,6 @@ shared memory: a ring of 4 MiB reaches 7.6 GB/s, one of 512 KiB about 5. But ten
 and cost more per byte than ten of 1 MiB. If 32 connections request 256 KiB each, rings of 256 KiB are as fast
 as 1 MiB: 4 GB/s.
 """
-
-CLIENT_SHARE: Final = 0.5
-"""Part of the link groups and the ring memory of a process that one client may use."""
 
 SMALL_RING: Final = 32 << 10
 """Ring size for even more connections than in L{RINGS}, in bytes."""
@@ -166,14 +164,16 @@ def groupsOf(key: GroupKey) -> list[LinkGroup]:
     """
     if key.role is not Role.SERVER:
         return []
-    client = _clientOf(key)
+    client = clientOf(key.identityKey)
     return [
-        group for group in everyGroup() if group.key.role is Role.SERVER and _clientOf(group.key) == client
+        group
+        for group in everyGroup()
+        if group.key.role is Role.SERVER and clientOf(group.key.identityKey) == client
     ]
 
 
-def _clientOf(key: GroupKey) -> Hashable:
-    identity = key.identityKey
+def clientOf(identity: Hashable) -> Hashable:
+    """Return the client whose limits count for a verified identity: its user, if that is not ours."""
     if isinstance(identity, Credentials) and not isTrusted(identity.user):
         return identity.user
     return identity

@@ -1,14 +1,15 @@
 """
 The server's side of a CLC handshake: accepts Proposals.
 
-Beyond the limit of handshakes in progress (option C{handshakes}), a Proposal is declined with C{MEM}.
+Beyond the limit of handshakes in progress (option C{handshakes}), or a client's share of it, a Proposal is
+declined with C{MEM}.
 When a connection is accepted beyond it, L{txrdma.smc.userspace} lets the client use plain TCP at once, if its
 carrier can request that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Hashable
 from typing import Any
 
 from twisted.internet.defer import Deferred
@@ -16,9 +17,10 @@ from twisted.internet.interfaces import IProtocol
 from twisted.internet.tcp import Connection
 
 from txrdma.error import Refused
+from txrdma.kit.shares import CLIENT_SHARE, Shares
 from txrdma.smc.group.buffers import Element
 from txrdma.smc.group.group import LinkGroup
-from txrdma.smc.group.groups import LinkGroups
+from txrdma.smc.group.groups import clientOf, LinkGroups
 from txrdma.smc.group.ports import peerID
 from txrdma.smc.handshake import _machine as clcEvents
 from txrdma.smc.handshake._machine import ServerHandshake
@@ -38,9 +40,28 @@ def _meansMemory(proposal: Proposal) -> bool:
 
 
 class HandshakeCount:
-    """The number of handshakes of announced clients in progress on a listener."""
+    """The handshakes of announced clients in progress on a listener, by client."""
 
-    present = 0
+    def __init__(self) -> None:
+        self._shares = Shares[ServerNegotiation]()
+
+    @property
+    def present(self) -> int:
+        """Number of handshakes of all clients."""
+        return len(self._shares)
+
+    def hasRoom(self, peer: PeerIdentity, most: int) -> bool:
+        """Whether a client may begin another handshake, of at most C{most}."""
+        present = len(self._shares)
+        if not most * CLIENT_SHARE <= present < most:
+            return present < most  # the identity need not be found
+        return self._shares.hasRoom(clientOf(peer.identityKey), most)
+
+    def add(self, client: Hashable, negotiation: ServerNegotiation) -> None:
+        self._shares.add(client, negotiation)
+
+    def remove(self, client: Hashable, negotiation: ServerNegotiation) -> None:
+        self._shares.remove(client, negotiation)
 
 
 class ServerNegotiation(Negotiation):
@@ -50,6 +71,7 @@ class ServerNegotiation(Negotiation):
     _core: ServerHandshake
     _group: LinkGroup | None = None
     _isConfirmed = False
+    _client: Hashable = None  # for which the handshake is counted
 
     def __init__(
         self,
@@ -92,9 +114,10 @@ class ServerNegotiation(Negotiation):
 
     def _enter(self) -> bool:
         """Count the handshake when the client announces it or proposes; False if there are too many."""
-        if not self._isInside and self._count.present < self._options.handshakes:
+        if not self._isInside and self._count.hasRoom(self._peer, self._options.handshakes):
             self._isInside = True
-            self._count.present += 1
+            self._client = clientOf(self._peer.identityKey)
+            self._count.add(self._client, self)
         return self._isInside
 
     def _withdrawn(self) -> None:
@@ -106,7 +129,7 @@ class ServerNegotiation(Negotiation):
             self._arrival.settle()
         if self._isInside:
             self._isInside = False
-            self._count.present -= 1
+            self._count.remove(self._client, self)
         super()._end()
 
     def _handle(self, event: clcEvents.Event) -> None:
@@ -124,7 +147,8 @@ class ServerNegotiation(Negotiation):
 
     async def _accept(self, proposal: Proposal) -> None:
         if not self._enter():
-            raise Refused(f"{self._options.handshakes} handshakes are in progress", Diagnosis.MEM)
+            text = f"{self._count.present} of {self._options.handshakes} handshakes are in progress"
+            raise Refused(text, Diagnosis.MEM)
         groups, candidates = self._candidates(isLocal=_meansMemory(proposal))
         local = self._peer.addresses[0].host
         choice = choose(proposal, candidates, self._options.abilities(groups.portCount), local)

@@ -28,8 +28,8 @@ GROUPS: Final = 1000
 MEMORY: Final = 1 << 30
 """Default limit of all rings of a process, in bytes."""
 
-HANDSHAKES: Final = 1024
-"""Default limit of concurrent handshakes of a listener."""
+HANDSHAKES: Final = 2048
+"""Default limit of concurrent handshakes of a listener, of which one client may have half."""
 
 
 RANGES: Final = {
@@ -83,7 +83,8 @@ class Options:
     @ivar keepalive: seconds of silence after which TEST LINK is sent on a link, for groups that were created
         for a connection of this endpoint; None: when TCP would send a probe by this host's settings, or after
         30 s if adapters acknowledge.
-    @ivar handshakes: maximum number of concurrent handshakes of a listener; further clients get plain TCP.
+    @ivar handshakes: maximum number of concurrent handshakes of a listener, half of them for one client;
+        further clients get plain TCP.
     @ivar maxgroups: limit of link groups in this process. At the limit, the oldest one without connections is
         closed for a new one; if there is none, the connection uses plain TCP.
     @ivar maxmemory: limit of all rings of this process, in bytes, with the same consequences.

@@ -4,7 +4,7 @@ Options of endpoints: their effects on connections, and their limits.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import pairwise
@@ -12,10 +12,11 @@ from typing import Any
 
 from twisted.internet import reactor as theReactor
 
+from txrdma.kit.shares import CLIENT_SHARE
 from txrdma.kit.values import replace
 from txrdma.smc.group._linkgroup import LinkGroupProtocol
 from txrdma.smc.group.buffers import BufferPool, RemoteMemoryBuffer
-from txrdma.smc.group.groups import CLIENT_SHARE, closeLinkGroups
+from txrdma.smc.group.groups import closeLinkGroups
 from txrdma.smc.handshake._machine import CLC_TIMEOUT
 from txrdma.smc.handshake.accepting import HandshakeCount, ServerNegotiation
 from txrdma.smc.handshake.outcomes import Outcomes
@@ -27,7 +28,7 @@ from txrdma.test.support.smc.ends import EndsTestCase
 from txrdma.test.support.smc.races import Listener, RaceTestCase
 from txrdma.testing.protocols import Echo, ProducerRecorder
 from txrdma.testing.reactors import unqueuedSeconds
-from txrdma.testing.smc.hosts import MemorySocket
+from txrdma.testing.smc.hosts import Host, MemorySocket
 from txrdma.testing.smc.scenario import DEVICE
 
 reactor: Any = theReactor
@@ -143,12 +144,18 @@ class LimitTestCase(RaceTestCase):
 
     @contextmanager
     def flood(
-        self, count: int, crowd: HandshakeCount, isNew: bool = False, **keys: Any
+        self,
+        count: int,
+        crowd: HandshakeCount,
+        isNew: bool = False,
+        hosts: Sequence[Host | None] = (None,),
+        **keys: Any,
     ) -> Iterator[list[tuple[MemorySocket, Listener]]]:
         """
         Connect clients that propose and send nothing more.
 
         @param isNew: each with another name; otherwise each has its answer.
+        @param hosts: the hosts of the clients, in turn; None: the usual one.
         """
         options = Options(device=DEVICE, agreed=True, **keys)
         clients = []
@@ -157,7 +164,7 @@ class LimitTestCase(RaceTestCase):
             accepting = ServerNegotiation(
                 self.server, options, Outcomes("server"), partial(_same, there), None, crowd
             )
-            client = self.connectSocket(accepting)
+            client = self.connectSocket(accepting, hosts[number % len(hosts)])
             client.send(self.proposal(b"%08d" % number if isNew else b""))
             clients.append((client, there))
         self.until(lambda: clients[0 if isNew else -1][0].isReadable)
@@ -248,7 +255,8 @@ class LimitTests(LimitTestCase):
     def test_handshakesBeyondLimitAreDeclined(self) -> None:
         self.pair()
         crowd = HandshakeCount()
-        with self.flood(12, crowd, handshakes=10) as clients:
+        with self.flood(12, crowd, True, (None, self.host(3)), handshakes=10) as clients:
+            self.wait(0.1)
             self.assertEqual(crowd.present, 10)
             answers = [decode(socket.recv(1000)) for socket, _ in clients]
             declined = [each.diagnosis for each in answers if isinstance(each, Decline)]
@@ -257,13 +265,27 @@ class LimitTests(LimitTestCase):
             self.assertEqual({there.mode for _, there in clients}, {"TCP"})
             self.assertEqual(crowd.present, 0)
 
+    def test_handshakesOfClient(self) -> None:
+        """A client gets its part of the handshakes; another client is served then."""
+        self.pair()
+        crowd, most = HandshakeCount(), int(5 / CLIENT_SHARE)
+        with self.flood(7, crowd, handshakes=most) as clients:
+            answers = [decode(socket.recv(1000)) for socket, _ in clients]
+            declined = [each.diagnosis for each in answers if isinstance(each, Decline)]
+            self.assertEqual((crowd.present, declined), (5, [Diagnosis.MEM] * 2))
+            with self.flood(1, crowd, hosts=[self.host(3)], handshakes=most) as [(socket, _)]:
+                self.assertNotIsInstance(decode(socket.recv(1000)), Decline)
+                self.assertEqual(crowd.present, 6)
+            self.wait(2 * CLC_TIMEOUT)
+            self.assertEqual(crowd.present, 0)
+
     def test_newHandshakesBeginWhenOthersHaveEnded(self) -> None:
         self.pair()
-        crowd = HandshakeCount()
-        with self.flood(5, crowd, handshakes=5):
+        crowd, most = HandshakeCount(), int(5 / CLIENT_SHARE)
+        with self.flood(5, crowd, handshakes=most):
             self.assertEqual(crowd.present, 5)
             self.wait(CLC_TIMEOUT + 2)
-        with self.flood(1, crowd, handshakes=5) as [(socket, _)]:
+        with self.flood(1, crowd, handshakes=most) as [(socket, _)]:
             self.assertNotIsInstance(decode(socket.recv(1000)), Decline)
 
     def test_groupsForNewNamesAreMadeSomeAtTime(self) -> None:
@@ -316,7 +338,7 @@ class FloodTests(LimitTestCase):
         before = BufferPool.total
         [group] = self.groupsOf[self.server].groups()
         crowd = HandshakeCount()
-        with self.flood(self.proposals, crowd, handshakes=100) as clients:
+        with self.flood(self.proposals, crowd, handshakes=int(100 / CLIENT_SHARE)) as clients:
             self.assertEqual(crowd.present, 100)
             self.assertLessEqual(BufferPool.total - before, 7 * 16 * 16_384)  # 16 rings in each
             for number in range(50):
@@ -331,7 +353,7 @@ class FloodTests(LimitTestCase):
     def test_differentNamesMakeNoMoreGroupsThanHandshakes(self) -> None:
         here, there = self.pair()
         crowd = HandshakeCount()
-        with self.flood(self.names, crowd, isNew=True, handshakes=100) as clients:
+        with self.flood(self.names, crowd, isNew=True, handshakes=int(100 / CLIENT_SHARE)) as clients:
             self.wait(2.0)
             self.assertEqual((crowd.present, len(self.groupsOf[self.server].groups())), (100, 101))
             here.transport.write(b"hello")
