@@ -21,11 +21,11 @@ Between processes:
  - C{_rendezvous}: the messages about shared memory, their version and checks, and the names of sockets.
  - C{_doorbells}: eventfds that processes have sent each other, their numbers and limit.
  - C{unixpackets}: the connection to another process, with descriptors; it also ends when that process is
-   killed. Limit of queued messages (C{_MOST_QUEUED}).
+   killed. Limits of queued messages (C{_MOST_QUEUED}, C{_MOST_QUEUED_BYTES}).
  - C{peerdevice}: sends messages and doorbells to another device.
  - C{_unopened}: a queue pair before its first request, without a lane.
  - C{sharedqueuepair}: a queue pair with its lane: joins it with the peer's, maps regions (at most
-   C{MOST_REGIONS}), and repeats requests for them.
+   C{MOST_REGIONS}, and C{MOST_MAPPED_BYTES} of a peer), and repeats requests for them.
  - C{datagrams}: the datagram lanes of a port: when they are opened, polled (C{MOST_POLLED}) and armed
    (C{WATCH_SECONDS}); size of their rings.
  - C{sharedmemoryport}: finds other processes, processes their messages, and fails all queue pairs with a

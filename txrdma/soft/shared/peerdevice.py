@@ -22,12 +22,14 @@ class PeerDevice:
     @ivar name: IP address and UDP port of the device.
     @ivar lines: connections to it; messages are sent by the first.
     @ivar isLost: messages can no longer be sent.
+    @ivar mappedBytes: bytes of its memory that queue pairs have mapped.
     """
 
     def __init__(self, name: tuple[str, int]) -> None:
         self.name = name
         self.lines: list[Line] = []
         self.isLost = False
+        self.mappedBytes = 0
         self.doorbells = LocalDoorbells()
 
     @property

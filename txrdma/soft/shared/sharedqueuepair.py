@@ -54,6 +54,12 @@ _UNREAD: Final = 1.0
 MOST_REGIONS: Final = 1024
 """Maximum number of regions of a peer that a queue pair has mapped: a process can map about 65,000 in all."""
 
+MOST_MAPPED_BYTES: Final = 16 << 40
+"""
+Maximum number of bytes of a peer's regions that its queue pairs have mapped: an eighth of the addresses of a
+process of 64 bits. Mappings use no other memory of this process.
+"""
+
 _NO_KEYS: Final[frozenset[RKey]] = frozenset()
 
 _ALWAYS: Final = memoryview((1).to_bytes(8, sys.byteorder)).cast("Q")
@@ -266,9 +272,8 @@ class SharedQueuePair:
             box, self._peerBox = self._peerBox, None
             if box is not None:
                 steps.callback(closeMapping, box)
-            mappings, self._mappings = self._mappings, {}
-            for mapping in mappings.values():
-                steps.callback(closeMapping, mapping)
+            for rkey in tuple(self._mappings):
+                steps.callback(self._unmap, rkey)
             doorbells, self._doorbells = self._doorbells, []
             for doorbell in doorbells:
                 steps.callback(doorbell.release)
@@ -304,7 +309,7 @@ class SharedQueuePair:
             if len(descriptors) != 1:
                 raise ValueError("a mapped region needs one descriptor")
             try:
-                self._mappings[reply.rkey], region = mapRegion(reply, descriptors[0])
+                region = self._map(reply, descriptors[0]) or region
             except OSError as error:
                 if lacksDescriptors(error):
                     self.descriptorsLost(reply.rkey)
@@ -315,6 +320,23 @@ class SharedQueuePair:
         with self._isolated():
             self.lane.regionKnown(reply.rkey, region, reply.access)
 
+    def _map(self, reply: RegionReply, descriptor: int) -> RemoteRegion | None:
+        """Map a region; return None if the peer's regions would be too large. Raises as L{mapRegion} does."""
+        if self._peer.mappedBytes + reply.validOffset > MOST_MAPPED_BYTES:
+            return None
+        mapping, region = mapRegion(reply, descriptor)
+        self._unmap(reply.rkey)
+        self._mappings[reply.rkey] = mapping
+        self._peer.mappedBytes += len(mapping)
+        return region
+
+    def _unmap(self, rkey: RKey) -> None:
+        """Unmap a region of the peer, if it is mapped."""
+        mapping = self._mappings.pop(rkey, None)
+        if mapping is not None:
+            self._peer.mappedBytes -= len(mapping)
+            closeMapping(mapping)
+
     def _makeSpace(self) -> None:
         """Unmap regions that the peer has deregistered, and the oldest one if there are too many others."""
         regions = self.lane.regions
@@ -323,9 +345,7 @@ class SharedQueuePair:
             unneeded.append(next(key for key in regions if key not in unneeded))
         for rkey in unneeded:
             del regions[rkey]
-            mapping = self._mappings.pop(RKey(rkey), None)
-            if mapping is not None:
-                closeMapping(mapping)
+            self._unmap(RKey(rkey))
 
     def _move(self) -> None:
         """Request the next L{MOST_DATA} bytes of a remote access; complete it after the last."""

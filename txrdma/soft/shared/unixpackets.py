@@ -42,6 +42,10 @@ _NO_SIGNAL: Final[int] = getattr(socket, "MSG_NOSIGNAL", 0x4000)  # PyPy's socke
 
 _MOST_DESCRIPTORS: Final = 8
 _MOST_QUEUED: Final = 4096
+
+_MOST_QUEUED_BYTES: Final = 32 << 20
+"""Maximum number of bytes of queued messages. One with data that the peer has requested has up to 32 KiB."""
+
 _AT_ONCE: Final = 32
 _RING: Final = (1).to_bytes(8, sys.byteorder)
 _PEER_CLOSED: Final = "the peer has ended, or closed its device"
@@ -202,6 +206,7 @@ class PacketSocket:
         self._socket = sock
         self._receiver: MessageReceiver
         self._queued: deque[tuple[bytes, list[int]]] = deque()
+        self._queuedBytes = 0
         self.isClosed = self._isCrowded = False
         self._retry = Timer(reactor)
 
@@ -235,7 +240,8 @@ class PacketSocket:
             self._queue(message, descriptors)
 
     def _queue(self, message: bytes, descriptors: Sequence[int]) -> None:
-        if len(self._queued) >= _MOST_QUEUED:
+        isLong = self._queuedBytes + len(message) > _MOST_QUEUED_BYTES
+        if isLong or len(self._queued) >= _MOST_QUEUED:
             self.close("the peer does not read")
             return
         copies: list[int] = []
@@ -246,6 +252,7 @@ class PacketSocket:
             _closeAll(copies)
             raise ResourceExhausted(f"no descriptor for a message to another process: {error}") from error
         self._queued.append((message, copies))
+        self._queuedBytes += len(message)
         self._reactor.addWriter(self)
 
     def _sent(self, message: bytes, descriptors: Sequence[int]) -> bool:
@@ -278,8 +285,10 @@ class PacketSocket:
     def doWrite(self) -> None:
         while self._queued:
             message, descriptors = self._queued.popleft()
+            self._queuedBytes -= len(message)
             if not self._sent(message, descriptors):
                 self._queued.appendleft((message, descriptors))
+                self._queuedBytes += len(message)
                 if self._isCrowded:
                     self._reactor.removeWriter(self)
                     self._retry.start(_CROWDED_SECONDS, self._reactor.addWriter, self)
@@ -350,6 +359,7 @@ class PacketSocket:
         for _, descriptors in self._queued:
             _closeAll(descriptors)
         self._queued.clear()
+        self._queuedBytes = 0
         if reason:
             self._receiver.ended(reason)
 

@@ -514,6 +514,20 @@ class RegionTests(RealCase):
         self.assertGreater(found[2], found[0])
         self.assertEqual(found[2:], [found[2]] * 10)
 
+    def test_regionsBeyondMostBytesAreAccessedByMessages(self) -> None:
+        one, other = self.pair()
+        regions = [other.domain.allocateMemory(8192, ALL) for _ in range(5)]
+        self.patch(sharedqueuepair, "MOST_MAPPED_BYTES", 3 * 8192 + 3 * 4096)
+        found = []
+        for number, region in enumerate((*regions, *regions)):
+            one.region.view[:5] = b"%05d" % number
+            where = {"remoteAddress": region.address, "rkey": region.rkey}
+            one.post(1, Operation.RDMA_WRITE, [one.segment(0, 5)], **where)
+            self.assertEqual([c.status for c in self.take(one, 1)], [Status.SUCCESS])
+            self.assertEqual(region.view[:5], b"%05d" % number)
+            found.append(cast(Any, one.qp)._route._services._peer.mappedBytes)
+        self.assertEqual(found, [12288 * (number + 1) for number in range(3)] + [3 * 12288] * 7)
+
     def test_readAccessMapsMemoryReadOnly(self) -> None:
         one, other = self.pair()
         region = other.domain.allocateMemory(4096, VerbsAccess.LOCAL_WRITE | VerbsAccess.REMOTE_READ)

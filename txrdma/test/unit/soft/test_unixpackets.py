@@ -105,6 +105,16 @@ class ScarceTests(SynchronousTestCase):
         for each in (reading, writing):
             os.close(each)
 
+    def test_tooManyQueuedBytesEndConnection(self) -> None:
+        self.patch(unixpackets, "_MOST_QUEUED_BYTES", 10_000)
+        for _ in range(10):
+            self.line.send(bytes(1000))
+        self.assertEqual((self.line.isClosed, self.line._queuedBytes), (False, 10_000))
+        self.line.doWrite()  # nothing is sent
+        self.assertEqual(self.line._queuedBytes, 10_000)
+        self.line.send(b"x")
+        self.assertEqual((self.receiver.reason, self.line._queuedBytes), ("the peer does not read", 0))
+
     def test_undeliverableDescriptorsFailOneMessage(self) -> None:
         before = len(os.listdir("/proc/self/fd"))
         real = os.dup
