@@ -128,6 +128,7 @@ BOUNDS: Final = {
         soft.SoftCompletionQueue._members,_awake,_dormant,_lanes,_polls,_arms soft.SoftQueuePair._held
         soft.SoftSharedReceiveQueue._takers soft.UnopenedLane._waiting
         soft._ConnectedDevice.queuePairs,_unopened,_postponed streams.StreamConnection._rest
+        kit.Shares._entries kit.ByteShares._used
         kit.TimerWheel._order,_slots tap.ProxyFactory.pairs verbs.PyverbsCompletionChannel._queues,_rung
         verbs.PyverbsCompletionQueue._localCompletions,_members verbs.PyverbsQueuePair._receives,_sends
         verbs.PyverbsSharedReceiveQueue._consumers,_receives verbs.ReceiveWorkRequests._cache
@@ -159,7 +160,6 @@ BOUNDS: Final = {
         btl.Answerer._waiting,_lengths,_running btl.PendingRequests._queued,_sent,_outcomes
     """,
     "cm.connections.datagramqueues.HANDLES": "cm.DatagramQueuePair._handles",
-    "cm.core.dispatcher.BACKLOG": "cm.Listener.waiting",
     "cm.core.dispatcher.MOST_SIDR_REQUESTS": "cm.Dispatcher._sidrRequests",
     "fabric.creditloops.MOST_PATHS": "fabric.Lanes.levels",
     "fabric.sweepbounds.MOST_NODES": """
