@@ -218,3 +218,25 @@ class ValueTests(SynchronousTestCase):
         self.assertEqual(path.qpTimeout(ackDelay=3), 12)
         self.assertEqual(IBPath(packetLifeTime=31).qpTimeout(), 31)
         self.assertAlmostEqual(IBPath().madTimeoutSeconds, 4.096e-6 * (2 << 18) + 4.096e-6 * (1 << 16))
+
+
+class SenderTests(SynchronousTestCase):
+    """The identity of a sender, for limits."""
+
+    def test_lid(self) -> None:
+        """On InfiniBand it is the LID: neither path bits nor GIDs make another sender of a port."""
+        port = replace(END_PORT, lid=LID(8), lidMask=2)
+        senders = [
+            port.senderOf(IBPath(slid=LID(lid), sgid=gid))
+            for lid in range(12, 16)
+            for gid in (None, LOCAL, REMOTE)
+        ]
+        self.assertEqual(len(set(senders)), 1)
+        self.assertNotEqual(port.senderOf(IBPath(slid=LID(16))), senders[0])
+
+    def test_gid(self) -> None:
+        """On RoCE, where a completion may report any LID, it is the GID."""
+        port = replace(END_PORT, lid=LID(0))
+        found = [port.senderOf(IBPath(slid=LID(lid), sgid=gid)) for lid in (0, 7) for gid in (LOCAL, REMOTE)]
+        self.assertEqual(found, [LOCAL, REMOTE] * 2)
+        self.assertEqual(port.senderOf(IBPath()), 0)
