@@ -181,6 +181,8 @@ class StrangerTests(StrangerCase):
         self.assertLess(len(self.manager._core), 100 + BACKLOG)
         self.assertUndisturbed()
         again = self.result(self.ask())  # the rest of the backlog is for other hosts
+        self.assertEqual(len(self.devices[1]._queuePairs) - before, int(BACKLOG * CLIENT_SHARE) + 1)
+        self.assertLess(len(self.devices[1]._queuePairs) - before, BACKLOG)
         again.transport.loseConnection()
         self.wait(lambda: again.lost)
         self.wait(lambda: len(self.devices[1]._queuePairs) == before, 2000.0)
@@ -250,18 +252,31 @@ class StrangerTests(StrangerCase):
         self.assertEqual((core._sidrRequests, len(core._sidrShares)), ({}, 0))
 
     def test_manyAnswers(self) -> None:
-        """All SIDR_REQs are answered: the oldest stored answers are discarded for new ones."""
+        """
+        All SIDR_REQs are answered: the oldest stored answers are discarded for new ones, those of the same
+        host if it has its share.
+        """
         core, share = self.manager._core, int(MOST_SIDR_REQUESTS * CLIENT_SHARE)
         now = self.clock.seconds()
-        for host, stored in ((9, share), (8, MOST_SIDR_REQUESTS), (7, MOST_SIDR_REQUESTS)):
+
+        def ask(host: int, number: int) -> int:
+            """Return how often the service was asked."""
+            core.received(SIDRREQ(requestID=number, serviceID=SERVICE), number, self.fromHost(host), now)
+            events = core.events()
+            for managed, _ in events:
+                managed.resolution.answer(SIDRREP(), now)
+                core.collect(managed, now)
+            self.assertEqual([each.transactionID for each in core.outgoing()], [number])
+            return len(events)
+
+        self.assertEqual(ask(6, 1), 1)
+        for number in range(1, MOST_SIDR_REQUESTS + 100):
+            ask(9, number)
+        self.assertEqual((len(core._sidrRequests), ask(6, 1)), (share + 1, 0))
+        for host in (8, 7):
             for number in range(1, MOST_SIDR_REQUESTS + 100):
-                message = SIDRREQ(requestID=number, serviceID=SERVICE)
-                core.received(message, number, self.fromHost(host), now)
-                for managed, _ in core.events():
-                    managed.resolution.answer(SIDRREP(), now)
-                    core.collect(managed, now)
-                self.assertEqual([each.transactionID for each in core.outgoing()], [number])
-            self.assertEqual(len(core._sidrRequests), stored)
+                ask(host, number)
+            self.assertEqual(len(core._sidrRequests), MOST_SIDR_REQUESTS)
         self.forgetQuestions()
         self.end()
 
