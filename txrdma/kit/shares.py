@@ -74,9 +74,11 @@ class ByteShares:
         self.total = 0
 
     def hasRoom(self, client: Hashable, length: int, most: int) -> bool:
-        """Whether a client may add so many bytes to a table of at most C{most} bytes."""
-        used = self._used.get(client, 0) + length
-        return self.total + length <= most and used <= most * CLIENT_SHARE
+        """Whether a client may add an entry of so many bytes to a table of at most C{most} bytes."""
+        used = self._used.get(client, 0)
+        if not used:
+            return self.total < most
+        return self.total + length <= most and used + length <= most * CLIENT_SHARE
 
     def add(self, client: Hashable, length: int) -> None:
         """Add bytes of a client; a negative number of them removes bytes."""

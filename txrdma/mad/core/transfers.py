@@ -62,6 +62,9 @@ MOST_REQUEST_BYTES: Final = 32 << 20
 MOST_ANSWERS: Final = 256
 """Maximum number of outgoing answers: a requester's address may be forged."""
 
+MOST_ANSWER_BYTES: Final = 64 << 20
+"""Maximum number of bytes of all outgoing answers, one of any length for each requester excepted."""
+
 _HEADER_AT: Final = 24
 _FLAGS_AT: Final = 26
 _ACTIVE: Final = 1
@@ -169,6 +172,7 @@ class _Outgoing:
 
     @ivar template: the frame of each segment.
     @ivar requester: that of an answer, for limits; None for a local request.
+    @ivar bytes: number of bytes of the message.
     @ivar forgetAt: time until which a sent message is remembered.
     """
 
@@ -183,6 +187,7 @@ class _Outgoing:
     ) -> None:
         self.path = path
         self.requester = requester
+        self.bytes = len(message)
         self.template = template
         self.sender = Sender(message, *_segmentSize(template[1]), now, _resendSeconds(path), window)
         self.forgetAt = inf
@@ -231,7 +236,7 @@ class RMPPTransfers:
         self._outgoing: dict[_Key, _Outgoing] = {}
         # Of other nodes' requests: known and incomplete incoming transfers, and answers.
         self._remembered, self._requests, self._answers = Shares[_Key](), Shares[_Key](), Shares[_Key]()
-        self._requestBytes = ByteShares()
+        self._requestBytes, self._answerBytes = ByteShares(), ByteShares()
         self._deadline = inf
         self._packets: list[TransferPacket] = []
         self._events: list[Event] = []
@@ -253,9 +258,13 @@ class RMPPTransfers:
             requester = self._senderOf(replace(path, slid=path.dlid, sgid=path.dgid))
             if before is None and len(self._outgoing) >= MOST_ANSWERS:
                 raise ResourceExhausted(f"{len(self._outgoing)} RMPP transfers are in progress")
+            self._removeOutgoing(key)
             if before is None and self._answers.isUsed(requester, MOST_ANSWERS):
                 raise ResourceExhausted("half of all answers in progress are for the same requester")
+            if not self._answerBytes.hasRoom(requester, len(message), MOST_ANSWER_BYTES):
+                raise ResourceExhausted("answers in progress have too many bytes")
             self._answers.add(requester, key)
+            self._answerBytes.add(requester, len(message))
         request = self._incoming.get(key.opposite)
         window = 1 if request is None else request.answerWindow
         self._outgoing[key] = _Outgoing(template, message, path, now, window, requester)
@@ -507,6 +516,7 @@ class RMPPTransfers:
         outgoing = self._outgoing.pop(key, None)
         if outgoing is not None and key.isAnswer:
             self._answers.remove(outgoing.requester, key)
+            self._answerBytes.add(outgoing.requester, -outgoing.bytes)
         return outgoing
 
     def _endOutgoing(self, key: _Key, ended: TransferEnded) -> None:

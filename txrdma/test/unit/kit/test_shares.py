@@ -46,11 +46,13 @@ class ByteSharesTests(SynchronousTestCase):
         """One client fills its share in bytes; then another one has room until the table is full."""
         shares, most = ByteShares(), 1000
         share = int(most * CLIENT_SHARE)
-        self.assertEqual([shares.hasRoom("one", each, most) for each in (share, share + 1)], [True, False])
-        shares.add("one", share)
+        shares.add("one", 1)
+        self.assertEqual([shares.hasRoom("one", each, most) for each in (share - 1, share)], [True, False])
+        shares.add("one", share - 1)
         self.assertEqual([shares.hasRoom(each, 1, most) for each in ("one", "other")], [False, True])
         shares.add("other", share)
         self.assertEqual((shares.hasRoom("third", 1, most), shares.total), (False, 2 * share))
         for client in ("one", "other"):
             shares.add(client, -share)
+        self.assertTrue(shares.hasRoom("one", 2 * most, most))  # one entry may have any length
         self.assertEqual((shares.total, shares._used), (0, {}))

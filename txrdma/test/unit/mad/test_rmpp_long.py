@@ -440,6 +440,30 @@ class EndTests(SynchronousTestCase):
             server.expired(deadline)
         self.assertEqual((server._outgoing, len(server._answers)), ({}, 0))
 
+    def test_answerBytes(self) -> None:
+        """Answers in progress are limited in bytes, but a requester may have one of any length."""
+        self.patch(transfers, "MOST_ANSWER_BYTES", int(2000 / CLIENT_SHARE))
+        server = RMPPTransfers()
+
+        def answer(number: int, lid: int, length: int) -> bool:
+            template = TABLE[:8] + number.to_bytes(8, "big") + TABLE[16:]
+            try:
+                server.send(template, bytes(length), fromLID(lid).reverse(), 0.0)
+            except ResourceExhausted:
+                return False
+            return True
+
+        self.assertEqual([answer(number, 1, 1000) for number in (1, 2, 3)], [True, True, False])
+        self.assertTrue(answer(2, 1, 900))  # in place of the former
+        self.assertEqual(server._answerBytes.total, 1900)
+        self.assertEqual([answer(number, 3, 3000) for number in (1, 2)], [True, False])
+        self.assertFalse(answer(1, 4, 10))
+        server.withdraw(TABLE[:8] + (1).to_bytes(8, "big") + TABLE[16:], fromLID(3).reverse())
+        self.assertTrue(answer(1, 4, 10))
+        while (deadline := server.deadline()) is not None:
+            server.expired(deadline)
+        self.assertEqual((server._outgoing, server._answerBytes.total), ({}, 0))
+
     def test_manyRemembered(self) -> None:
         """Requests of several segments are rejected while too many transfers are remembered."""
         self.patch(transfers, "MOST_REMEMBERED", int(2 / CLIENT_SHARE))
