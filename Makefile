@@ -40,7 +40,6 @@ SEED ?=
 SEEDS ?= 1000
 FIRST ?=
 GENERATORS ?=
-REPORT ?=
 PROTOCOLS ?= btl btl-groups btl-groups-shared-memory btl-paths btl-rdma btl-shared-memory collector coordinator \
 	mad rdma rsocket smc smc-shared-memory soft
 SECONDS ?= 30
@@ -222,7 +221,7 @@ simulate: $(VENV)/.has-test
 
 hostile: $(VENV)/.has-test
 	@$(BIN)/python -m txrdma.testing.simulate $(if $(MINUTES),--minutes $(MINUTES),--seeds $(SEEDS)) \
-		$(if $(FIRST),--first $(FIRST)) $(if $(REPORT),--report) $(PROTOCOLS:%=hostile-%)
+		$(if $(FIRST),--first $(FIRST)) $(PROTOCOLS:%=hostile-%)
 
 mutants: $(VENV)/.has-mutants
 	@test -e build/tests/results.jsonl || $(MAKE) test

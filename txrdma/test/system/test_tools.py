@@ -308,13 +308,13 @@ class SummaryTests(SynchronousTestCase):
         self.assertIn("[FAIL] a.b", lines)
 
     def test_findings(self) -> None:
-        """Findings of random searches are repeated behind the table, and are not failures."""
+        """Findings of random searches are repeated behind the table; those of the soak are not failures."""
         found = "soak: findings to be fixed, although they do not fail this run: fuzz"
         broken = "hostile-btl: seed 17 fails: objects are left"
-        self.ended("hostile", f"{broken}\n  repeat it: ...\n")
+        self.ended("hostile", f"{broken}\n  repeat it: ...\n", status=2)
         self.ended("soak", f"{found}\nsoak: 4 passed, 0 failed, 41 skipped\n")
         status, lines = self.summary()
-        self.assertEqual((status, lines[-1]), (0, "4 passed, 0 failed, 41 skipped"))
+        self.assertEqual((status, lines[-1]), (1, "4 passed, 1 failed, 41 skipped"))
         self.assertEqual(sorted(lines[-3:-1]), [broken, found])
 
 

@@ -109,14 +109,6 @@ class CommandTests(SynchronousTestCase):
         error = self.assertRaises(SystemExit, self.run_, "--plan", str(path))
         self.assertIn("plan.side is not known to CoinPlan", str(error.code))
 
-    def test_report(self) -> None:
-        """With --report, failures are reported and stored, and the exit code is 0."""
-        code, output, error = self.run_("--report", "--seeds", "1", "--first", "7", "coin")
-        self.assertEqual(code, 0)
-        self.assertIn("1 failed", output)
-        self.assertIn("seed 7 fails", error)
-        self.assertTrue((self.folder / "coin-7.json").exists())
-
     def test_minutes(self) -> None:
         """With C{--minutes} the command runs until that time has passed or all seeds were used."""
         times = iter(range(1000))
