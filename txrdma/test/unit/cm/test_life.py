@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -17,6 +18,11 @@ MESSAGES = 2
 
 DONE, LOST, ABORTED = "done", "lost", "aborted"
 
+READ = 2
+"""Outcome of the request that reads a long message; others are 1 or, if they have failed, 0."""
+
+NAMED, READING, HAS_COMPLETED = "named", "reading", "its completion has arrived"
+
 
 @dataclass(frozen=True)
 class World:
@@ -26,6 +32,8 @@ class World:
     @ivar inbox: queued messages by their numbers, and outcomes of requests.
     @ivar arrived: messages that have arrived; C{delivered} those that the protocol has received.
     @ivar isPeerClosed: whether the peer has closed in order; its queue pair may not exist any more.
+    @ivar long: progress of the long message that the peer waits for; it may send others meanwhile.
+    @ivar hasRead: the oldest queued message is a long one that was read.
     @ivar outcomes: completions of requests that may still arrive.
     @ivar hasGivenUp: the application has closed, and was paused before the end or when it closed.
     @ivar reason: the reason of the end; None before.
@@ -34,10 +42,13 @@ class World:
     place: str = "OPEN"
     inbox: tuple[tuple[LifeEventKind, int], ...] = ()
     isPaused: bool = False
+    isReading: bool = False
     hasClosed: bool = False
     arrived: int = 0
     delivered: int = 0
     isPeerClosed: bool = False
+    long: str = ""
+    hasRead: bool = False
     outcomes: int = 2
     hasGivenUp: bool = False
     reason: str | None = None
@@ -47,7 +58,7 @@ class World:
         life: Life[int] = Life()
         life._inputs = TABLE.begin(life, self.place)
         life._inbox = list(self.inbox)
-        life.isPaused, life._hasClosed = self.isPaused, self.hasClosed
+        life.isPaused, life.isReading, life._hasClosed = self.isPaused, self.isReading, self.hasClosed
         return life
 
     def after(self, life: Life[int], **more: object) -> World:
@@ -55,7 +66,7 @@ class World:
         changed = replace(self, **more)  # type: ignore[arg-type]
         gaveUp = changed.hasGivenUp or (life._hasClosed and life.isPaused)
         return replace(changed, place=life.state, inbox=tuple(life._inbox), isPaused=life.isPaused,
-                       hasClosed=life._hasClosed, hasGivenUp=gaveUp)  # fmt: skip
+                       isReading=life.isReading, hasClosed=life._hasClosed, hasGivenUp=gaveUp)  # fmt: skip
 
 
 def moves(world: World) -> Iterator[tuple[str, World]]:
@@ -75,7 +86,18 @@ def moves(world: World) -> Iterator[tuple[str, World]]:
         life = world.life()
         life.arrived(LifeEventKind.MESSAGE, world.arrived)
         yield "message", world.after(life, arrived=world.arrived + 1)
-    if not world.isPeerClosed and world.arrived == MESSAGES:
+        if not world.long:
+            life = world.life()
+            life.arrived(LifeEventKind.LONG, world.arrived)
+            yield "name of a long message", world.after(life, arrived=world.arrived + 1, long=NAMED)
+    if world.long == READING:
+        life = world.life()
+        if life.isClosed:  # completions that arrived before the end are handled after it
+            life.wasRead(world.delivered)
+        else:
+            life.arrived(LifeEventKind.REQUEST, READ)
+        yield "completion of the read", world.after(life, long=HAS_COMPLETED)
+    if not world.isPeerClosed and world.arrived == MESSAGES and not world.long:
         life = world.life()
         life.peerClosed()
         yield "peer closes", world.after(life, isPeerClosed=True)
@@ -98,13 +120,23 @@ def step(world: World) -> Iterator[tuple[str, World]]:
     if found is None:
         return
     kind, what = found
+    isMessage = kind in (LifeEventKind.MESSAGE, LifeEventKind.LONG)
     if kind is LifeEventKind.FAILURE:
         earlier = world.inbox[: world.inbox.index(found)]
-        assert not any(each is LifeEventKind.MESSAGE for each, _ in earlier), world
-    if kind is LifeEventKind.MESSAGE:
-        assert not world.isPaused, world
+        assert not any(each in (LifeEventKind.MESSAGE, LifeEventKind.LONG) for each, _ in earlier), world
+    if isMessage:
+        assert not world.isPaused and not world.isReading, world
         assert what == world.delivered, world
-        yield "deliver", world.after(life, delivered=world.delivered + 1)
+    if kind is LifeEventKind.LONG and not world.hasRead:
+        assert life.mayPost, world
+        life.isReading = True
+        yield "read", world.after(life, long=READING)
+    elif isMessage:
+        hasRead = world.hasRead and kind is not LifeEventKind.LONG
+        yield "deliver", world.after(life, delivered=world.delivered + 1, hasRead=hasRead)
+    elif kind is LifeEventKind.REQUEST and what == READ:
+        life.wasRead(world.delivered)
+        yield "was read", world.after(life, long="", hasRead=True)
     elif kind is LifeEventKind.FAILURE or (kind is LifeEventKind.REQUEST and not what):
         ends = life.fail()
         yield "fail", world.after(life, reason=LOST if ends else world.reason)
@@ -112,18 +144,25 @@ def step(world: World) -> Iterator[tuple[str, World]]:
         yield "act", world.after(life)
 
 
+@cache
+def reached() -> dict[World, tuple[World, str] | None]:
+    """Return all states, each with the state before it and the step from there."""
+    worlds: dict[World, tuple[World, str] | None] = {World(): None}
+    waiting = deque(worlds)
+    while waiting:
+        world = waiting.popleft()
+        for what, following in moves(world):
+            if following not in worlds:
+                worlds[following] = world, what
+                waiting.append(following)
+    return worlds
+
+
 class SearchTests(SynchronousTestCase):
     """Invariants of every state."""
 
     def setUp(self) -> None:
-        self.worlds: dict[World, tuple[World, str] | None] = {World(): None}
-        waiting = deque(self.worlds)
-        while waiting:
-            world = waiting.popleft()
-            for what, following in moves(world):
-                if following not in self.worlds:
-                    self.worlds[following] = world, what
-                    waiting.append(following)
+        self.worlds = reached()
 
     def story(self, world: World) -> str:
         """Return the steps that have led to a state."""
@@ -167,4 +206,5 @@ class SearchTests(SynchronousTestCase):
     def test_everyTransitionIsReached(self) -> None:
         stateNames = {world.place for world in self.worlds}
         self.assertEqual(stateNames, set(TABLE.stateNames))
-        self.assertGreater(len(self.worlds), 300)
+        self.assertGreater(len(self.worlds), 1000)
+        self.assertTrue(any(world.place == "DRAINING" and world.hasRead for world in self.worlds))
