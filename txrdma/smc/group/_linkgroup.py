@@ -77,8 +77,8 @@ class LinkGroupProtocol:
     @ivar isWatched: the end of the peer's process is detected by other means: no TEST LINK is sent.
     @ivar connections: connections by alert token.
     @ivar promised: number of reserved connections that are not added yet.
-    @param offersLink: as a server, offer a second link, which the client will reject: Linux's version 1
-        clients wait 3 seconds for an offer.
+    @param offersLink: as a server, offer a second link, which the client will reject: Linux's clients
+        of versions 1 and 2.0 wait 3 seconds for an offer.
     @param maxConnections: limit of connections, as negotiated by version 2.1.
     @param maxLinks: local limit of links, up to 8; if it is more than one, L{LinkRequested} may occur.
     @param window: limit of pending CONFIRM RKEYs and DELETE RKEYs; Linux drops a second one.

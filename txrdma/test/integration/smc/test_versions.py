@@ -16,8 +16,10 @@ from txrdma.smc.group.buffers import Element
 from txrdma.smc.group.group import LinkGroup
 from txrdma.smc.group.groups import linkGroups, useDevice
 from txrdma.smc.group.link import Link
+from txrdma.smc.terms.offer import Abilities
+from txrdma.smc.terms.options import Options
 from txrdma.smc.wire.clc import AnswerV2, Diagnosis
-from txrdma.smc.wire.llc import decode, LLCFlags, LLCType
+from txrdma.smc.wire.llc import AddLink, decode, LLCFlags, LLCType
 from txrdma.soft.device import openSoftDevice
 from txrdma.test.support.captures import messages
 from txrdma.test.support.smc.ends import EndsTestCase, reactor
@@ -150,22 +152,50 @@ class LinkTests(RaceTestCase):
         self.until(lambda: there.received == b"hello")
         self.assertTrue(clientLink.isActive and serverGroup.links[0].isActive)
 
-    def test_version1AddLink(self) -> None:
-        """A server with one port offers a link that is rejected: Linux's clients of version 1 wait for it."""
-        output: list[tuple[LLCType | None, bool]] = []
-        real = LinkGroup.control
+    def offers(self, release: int = 1, **keys: Any) -> set[tuple[bool, bool]]:
+        """
+        Connect hosts that have one port each, and support this release of version 2.
 
-        def control(group: LinkGroup, link: Link, raw: bytes) -> None:
+        @return: for each ADD LINK, whether it names a usable link, which has an MTU, and whether it is a
+            rejection.
+        """
+        output: set[tuple[bool, bool]] = set()
+        control, abilities = LinkGroup.control, Options.abilities
+
+        def record(group: LinkGroup, link: Link, raw: bytes) -> None:
             message = decode(raw)
-            output.append((message.type, bool(message.header.flags & LLCFlags.REJECT)))
-            real(group, link, raw)
+            if isinstance(message.body, AddLink):
+                output.add((bool(message.body.mtu), bool(message.header.flags & LLCFlags.REJECT)))
+            control(group, link, raw)
 
-        self.patch(LinkGroup, "control", control)
-        here, there, _ = self.connect(
-            Listener(lambda listener: listener.transport.write(b"hello")), versions=(1,)
-        )
+        def released(options: Options, ports: int) -> Abilities:
+            return replace(abilities(options, ports), release=release)
+
+        patches = [self.patch(LinkGroup, "control", record), self.patch(Options, "abilities", released)]
+        here, there, _ = self.connect(Listener(lambda listener: listener.transport.write(b"hello")), **keys)
         self.until(lambda: there.received)
         self.wait(0.1)
-        self.assertIn((LLCType.ADD_LINK, False), output)
-        self.assertIn((LLCType.ADD_LINK, True), output)
+        for patched in patches:
+            patched.restore()
         self.assertEqual((here.mode, there.received), ("SMC-R", b"hello"))
+        [group] = [one for one in linkGroups(self.server, DEVICE).groups() if one.flows]
+        agreed = group.agreement.version, group.agreement.release
+        self.assertEqual(agreed, (1, 0) if keys["versions"] == (1,) else (2, release))
+        for end in (here, there):
+            end.transport.loseConnection()
+        self.until(lambda: here.reason and there.reason)
+        return output
+
+    def test_addLink(self) -> None:
+        """
+        A server with one port offers a link without an MTU, which is rejected, to clients of versions 1 and
+        2.0: those of Linux wait for it. If both ends allow more links, it offers a usable one.
+        """
+        without, usable = {(False, False), (False, True)}, {(True, False), (True, True)}
+        for version, release, links, expected in (
+            *((1, 1, 1, without), (2, 0, 1, without), (2, 1, 1, set())),
+            *((2, 0, 2, usable), (2, 1, 2, usable)),
+        ):
+            ueids = (f"U{release}{links}",)  # each with a link group of its own
+            found = self.offers(release, versions=(version,), links=links, ueids=ueids)
+            self.assertEqual(found, expected, (version, release, links))
