@@ -5,10 +5,12 @@ Hostile peers: mutations of messages, and stored simulations of each protocol.
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
+from twisted.logger import Logger
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.btl import lifeline as lifelineModule
@@ -117,6 +119,17 @@ class PlanTests(SynchronousTestCase):
         with mock.patch.object(lifelineModule, "checkVersion", check):
             self.assertRaisesRegex(Violation, "unexpected exception", playHostile, BTLScenario, plan)
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+
+    def test_log(self) -> None:
+        """A peer that repeats messages does not fill the log; a simulation that does fails."""
+        mutations = tuple(
+            Mutation(channel, at, Kind.MANY, 1500, 0, 0) for channel in ("TCP", "UD") for at in (0, 3)
+        )
+        plan = replace(BTLScenario.draw(1), mutations=mutations)
+        self.assertGreater(playHostile(BTLScenario, plan).counts["MANY"], 1)
+        log = Logger("txrdma.test")
+        self.patch(BTLScenario, "judge", lambda _: [log.info("knocks") for _ in range(101)])
+        self.assertRaisesRegex(Violation, "too often: knocks", playHostile, BTLScenario, plan)
 
     def test_memory(self) -> None:
         """Memory that a simulation leaks is detected."""

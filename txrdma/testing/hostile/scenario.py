@@ -29,6 +29,7 @@ from twisted.logger import formatEvent, globalLogPublisher, ILogObserver, LogEve
 from twisted.python.failure import Failure
 
 from txrdma.error import RDMAError
+from txrdma.kit.connectionlog import NAMESPACE
 from txrdma.soft.core.queuepair import SoftQueuePair
 from txrdma.testing.hostile.plans import drawHostile, Ending, HostilePlan
 from txrdma.testing.hostile.talkers import Pair, Talker
@@ -42,6 +43,9 @@ PATIENCE: Final = 30.0
 """Seconds within which an honest connection must be established, transfer a message, or end."""
 
 _MOST_TURNS: Final = 400_000
+_MOST_LOGGED: Final = 100
+"""Maximum number of entries of one text that a simulation logs, besides one for each connection."""
+
 _EXPECTED: Final = (RDMAError, ConnectionLost, ConnectionAborted)
 """Exceptions that report a failed peer, and may be logged."""
 
@@ -302,10 +306,16 @@ class HostileScenario:
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
-        """Collect the exceptions that any host logs: the hostile one runs the same code."""
+        """Collect the exceptions that any host logs, and count texts: the hostile one runs the same code."""
+        texts = Counter[str]()
 
         @implementer(ILogObserver)
         def observe(event: LogEvent) -> None:
+            namespace, text = event.get("log_namespace", ""), event.get("log_format")
+            if namespace.startswith("txrdma.") and namespace != NAMESPACE and text is not None:
+                texts[text] += event["log_level"] is not LogLevel.debug
+                if texts[text] > _MOST_LOGGED:
+                    self.problems.append(f"it was logged too often: {formatEvent(event)}")
             failure = event.get("log_failure")
             isError = event.get("log_level") in (LogLevel.error, LogLevel.critical)
             isExpected = failure is not None and failure.check(*_EXPECTED)

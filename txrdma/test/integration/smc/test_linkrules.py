@@ -31,9 +31,14 @@ class LogTests(RaceTestCase):
         self.addCleanup(globalLogPublisher.removeObserver, observer)
 
     def test_logNamesPeerAndRuleAndBothEndsLoseGroup(self) -> None:
+        """A message that breaks a rule ends the link group of the two hosts, and not that of a third one."""
+        bystander, served, _ = self.connect(client=self.host(3))
+        self.until(lambda: bystander.mode and served.mode)
+        [unaffected] = self.groupsOf[self.server].groups()
         for hasConnection in (True, False):
             here, there = self.pair()
-            [group], [other] = (self.groupsOf[host].groups() for host in (self.server, self.client))
+            [other] = self.groupsOf[self.client].groups()
+            [group] = (each for each in self.groupsOf[self.server].groups() if each is not unaffected)
             peer = f"198.51.100.1:{self.number}"
             if not hasConnection:
                 here.transport.loseConnection()
@@ -52,3 +57,7 @@ class LogTests(RaceTestCase):
             self.until(lambda here=here, there=there: here.reason and there.reason)  # type: ignore[misc]
             if hasConnection:
                 self.assertEqual((here.reason, there.reason), (ConnectionLost, ConnectionLost))
+            before = served.received
+            bystander.transport.write(b"hello")
+            self.until(lambda before=before: served.received == before + b"hello")  # type: ignore[misc]
+        self.assertEqual((bystander.mode, bystander.reason, served.reason), ("SMC-R", None, None))

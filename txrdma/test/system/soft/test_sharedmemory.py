@@ -5,6 +5,7 @@ Shared memory between real processes: discovery, end, and access.
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import resource
 import signal
@@ -24,15 +25,14 @@ from txrdma.iba.verbs import (
     Status,
 )
 from txrdma.soft.shared import unixpackets
-from txrdma.soft.shared._rendezvous import (
-    rendezvousName,
-)
+from txrdma.soft.shared._rendezvous import rendezvousName, shareable
 from txrdma.test.integration.soft.test_rendezvous import StrangerCase
 from txrdma.test.support.processes import suspend
 from txrdma.test.support.soft.neighbour import RECEIVES
 from txrdma.test.support.soft.neighbours import Added, NeighbourCase
 from txrdma.test.support.soft.pairs import End
 from txrdma.unix import sockets as unixsockets
+from txrdma.unix.mapping import closeMapping, sealedMemory
 from txrdma.unix.sockets import Credentials
 
 
@@ -140,3 +140,30 @@ class StrangerTests(StrangerCase):
         out, _ = process.communicate()
         self.assertEqual(out, b"b''\n")
         self.check()
+
+    def test_otherUserCannotReopenMemory(self) -> None:
+        """A process of another user that may only read memory cannot open its descriptor again to write."""
+        if os.getuid() != 0:
+            self.skipTest("only root can be somebody else")
+        memory, mapping = sealedMemory("txrdma test", mmap.PAGESIZE)
+        self.addCleanup(closeMapping, mapping)
+        self.addCleanup(os.close, memory)
+        mapping[:5] = b"hello"
+        readable = shareable(memory, 0)
+        self.addCleanup(os.close, readable)
+        program = (
+            "import os, sys\n"
+            "number = int(sys.argv[1])\n"
+            "assert os.pread(number, 5, 0) == b'hello'\n"
+            "for path in (f'/proc/self/fd/{number}', f'/proc/{os.getppid()}/fd/{number}'):\n"
+            "    for flags in (os.O_RDWR, os.O_WRONLY):\n"
+            "        try:\n"
+            "            os.open(path, flags)\n"
+            "        except PermissionError:\n"
+            "            print('refused')\n"
+        )
+        words = [sys.executable, "-S", "-c", program, str(readable)]
+        done = subprocess.run(
+            words, capture_output=True, text=True, timeout=60, pass_fds=[readable], user=65534, group=65534
+        )
+        self.assertEqual((done.stdout.split(), done.stderr), (["refused"] * 4, ""))
