@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from txrdma.error import DeviceUnavailable, InvalidRequest
 from txrdma.interfaces import IMADPort
 from txrdma.kit.passwords import PasswordHash
 from txrdma.monitor.config import parseConfig
+from txrdma.monitor.reading.poller import FabricPoller
 from txrdma.monitor.series.exposition import guidText
 from txrdma.sim.clock import SimulatedClock
 from txrdma.sim.fabric import SimulatedFabric
@@ -22,6 +25,7 @@ from txrdma.tap import monitor
 from txrdma.tap.duty import Threads
 from txrdma.tap.fabrics import FabricsService
 from txrdma.tap.monitor import MonitorService
+from txrdma.tap.systemd import SystemNotifier
 from txrdma.test.support.monitor.fetching import Answer, Connection, fetch
 from txrdma.test.unit.monitor.test_access import basic
 from txrdma.test.unit.monitor.test_exposition import parsed
@@ -156,6 +160,41 @@ class ServiceTestCase(SynchronousTestCase):
 
     def get(self, path: str, **heads: str) -> Answer:
         return fetch(self.service.site.factory, path, **heads)
+
+
+class WatchdogTests(ServiceTestCase):
+    """systemd's watchdog is notified while no vital loop of a monitor hangs."""
+
+    def setUp(self) -> None:
+        self.sent: list[str] = []
+        environment = {**os.environ, "NOTIFY_SOCKET": "@nobody", "WATCHDOG_USEC": "3000000"}
+        self.patch(os, "environ", environment)
+        self.patch(SystemNotifier, "_send", lambda _notifier, text: self.sent.append(text))
+        super().setUp()
+
+    def check(self, poller: FabricPoller) -> None:
+        """Check that one loop of this poller decides whether the watchdog is notified."""
+        vital = [loop for loop in poller.supervisor.loops if loop.isVital]
+        self.assertGreater(len(vital), 1)
+        for loop in vital:
+            for lateBy in (0.0, 1.0, 0.0):
+                self.patch(loop, "lateBy", lambda lateBy=lateBy: lateBy)
+                self.sent.clear()
+                self.pump(3.0)
+                self.assertEqual("WATCHDOG=1" in self.sent, not lateBy, loop.name)
+
+    def test_fabrics(self) -> None:
+        """The monitor of any fabric that hangs lets systemd restart the process."""
+        for service in self.service.monitors.values():
+            self.check(service.poller)
+
+    def test_fabric(self) -> None:
+        config = replace(parseConfig(self.text()).fabrics[0], fabric="", history="")
+        service = MonitorService(self.clock, config, self.fabrics["north"].attach)
+        self.addCleanup(service.stopService)
+        service.startService()
+        self.service._notifier.stop()  # that of the other monitors
+        self.check(service.poller)
 
 
 class ConstructionTests(SynchronousTestCase):
