@@ -34,7 +34,7 @@ from txrdma.tap.monitor import MonitorService
 from txrdma.test.support.extras import needs
 from txrdma.test.support.monitor.alerts import entryOf
 from txrdma.test.support.monitor.samples import Sample, samplesIn
-from txrdma.test.support.monitor.service import WHOLE
+from txrdma.test.support.monitor.service import attachedLater, WHOLE
 from txrdma.test.unit.monitor.test_promql_reader import matrix
 from txrdma.testing.reactors import waitUntil
 
@@ -198,6 +198,11 @@ class StartTests(SynchronousTestCase):
 
 class ServiceTests(TestCase):
     """The whole service, on a simulated fabric and the real reactor."""
+
+    async def test_withoutHistory(self) -> None:
+        """A monitor starts although its history cannot be opened, and attaches it later."""
+        folder = Path(self.mktemp())
+        await attachedLater(str(folder / "history"), folder.mkdir)
 
     async def test_service(self) -> None:
         """The service sweeps, reads, stores and answers; after it stops, nothing remains open."""

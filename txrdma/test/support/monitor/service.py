@@ -1,6 +1,20 @@
-"""A configuration of the monitor, with settings in most sections."""
+"""A configuration with settings in most sections, and a monitor that starts without its history."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from typing import Any, Final
+
+from twisted.internet import reactor as theReactor
+
+from txrdma.monitor.config import parseConfig
+from txrdma.monitor.series.history import HistoryWriter
+from txrdma.monitor.series.historystore import HistoryStore
+from txrdma.tap.monitor import MonitorService
+from txrdma.testing.reactors import waitUntil
+
+_reactor: Any = theReactor
 
 WHOLE = """
 port = "sim:fattree:4"
@@ -52,3 +66,46 @@ most = 7
 most = 1000000
 seconds = 60
 """
+
+_WITHOUT: Final = """
+port = "sim:fattree:4"
+web.listen = ""
+poll = {interval = 0.1, settle = 0.1, survey = 0, notices = false}
+findings.clear = 0.1
+history = {%s = "%s", events = {days = 36500}}
+"""
+
+
+async def attachedLater(history: str, attach: Callable[[], object]) -> list[str]:
+    """
+    Run a monitor that starts while its history cannot be used.
+
+    It monitors meanwhile, and writes when the history can be used again.
+
+    @param attach: makes the history usable.
+    @return: the locations of all changes in the history.
+    """
+    usual, HistoryWriter.batchSeconds = HistoryWriter.batchSeconds, 0.2
+    service = MonitorService(
+        _reactor, parseConfig(_WITHOUT % ("url" if "://" in history else "file", history))
+    )
+    poller = service.poller
+
+    def isStopped() -> bool:
+        return "history-stopped" in {entry.finding.kind for entry in poller.findings.log.open.values()}
+
+    service.privilegedStartService()
+    service.startService()
+    try:
+        await waitUntil(_reactor, isStopped)
+        turns = poller.statistics.turns
+        await waitUntil(_reactor, lambda: poller.statistics.turns > turns + 1)
+        attach()
+        await waitUntil(_reactor, lambda: not isStopped())
+    finally:
+        HistoryWriter.batchSeconds = usual
+        await service.stopService()
+    with closing(HistoryStore(history)) as store:
+        points = store.series(next(iter(poller.meters)), "portXmitData", 0, 1 << 40, "readings")
+        assert points, "there are no readings"
+        return [event.where for event in store.changes()]

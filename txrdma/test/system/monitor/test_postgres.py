@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import time
+from functools import partial
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 from threading import Timer
 from typing import Any, Final
+
+from twisted.trial.unittest import TestCase
 
 from txrdma.error import DeviceUnavailable
 from txrdma.kit.lease import Lease, RowLease
@@ -17,6 +20,7 @@ from txrdma.monitor.series.database import HistoryRefused, leaseOf
 from txrdma.monitor.series.historystore import HistoryStore
 from txrdma.test.support.monitor import storecontract
 from txrdma.test.support.monitor.postgres import Postgres, programs, sharedServer, why
+from txrdma.test.support.monitor.service import attachedLater
 from txrdma.test.support.monitor.storecontract import OTHER, PORT, reading, SHORT
 from txrdma.test.unit.monitor import test_history_reader, test_past
 
@@ -51,6 +55,21 @@ class PastTests(test_past.PastTests):
 
     def where(self) -> str:
         return newURL()
+
+
+class MonitorTests(TestCase):
+    slowBecause = "a monitor waits for a PostgreSQL server"
+
+    if why():
+        skip = why()
+
+    async def test_later(self) -> None:
+        """A monitor starts before the server of its history, and attaches it later."""
+        folder, name = str(sharedServer().folder), newURL().partition("@/")[2].partition("?")[0]
+        with TemporaryDirectory() as temporary:  # names of sockets are short
+            link = Path(temporary) / "server"
+            url = f"postgresql+psycopg://txrdma@/{name}?host={link}"
+            await attachedLater(url, partial(link.symlink_to, folder))
 
 
 class PostgresTests(storecontract.StoreContract):
