@@ -127,8 +127,12 @@ class PlanTests(SynchronousTestCase):
         )
         plan = replace(BTLScenario.draw(1), mutations=mutations)
         self.assertGreater(playHostile(BTLScenario, plan).counts["MANY"], 1)
-        log = Logger("txrdma.test")
-        self.patch(BTLScenario, "judge", lambda _: [log.info("knocks") for _ in range(101)])
+
+        def judge(_scenario: BTLScenario) -> None:
+            for _ in range(101):
+                Logger("txrdma.test").info("knocks")
+
+        self.patch(BTLScenario, "judge", judge)
         self.assertRaisesRegex(Violation, "too often: knocks", playHostile, BTLScenario, plan)
 
     def test_memory(self) -> None:
