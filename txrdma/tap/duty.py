@@ -140,7 +140,7 @@ class Duty:
     """
     The work of the active monitor: L{open}, L{begin}, L{start}, L{end}.
 
-    @ivar close: closes what L{open} has opened and releases the lease, if L{begin} was not called. Blocks.
+    @ivar close: closes what L{open} has opened and releases the lease, if L{start} was not called. Blocks.
     @ivar writer: writes the history, or None. C{remote} sends it to an engine, or is None.
     @ivar notifier: sends alerts. C{files} writes files for other programs.
     """
@@ -251,11 +251,14 @@ class Duty:
         self.notifier.start()
 
     async def end(self) -> None:
-        """Stop notifications, write the remaining data, and release the lease."""
+        """Stop notifications, write the remaining data, release the lease; also if L{begin} has raised."""
         self._poller.findings.journal.store = len
-        await self.notifier.stop()
+        with _log.failuresHandled("while notifications stopped"):
+            if hasattr(self, "notifier"):
+                await self.notifier.stop()
         for one in self._writers():
-            await one.stop()
+            with _log.failuresHandled("while {name} stopped", name=one.loop.name):
+                await one.stop()
             self._poller.supervisor.remove(one.loop)
 
     def change(self, config: MonitorConfig, channels: list[AlertChannel]) -> None:

@@ -328,11 +328,16 @@ class MonitorService(ListeningService):
         if self._losses != losses:
             await inThread(duty.close)
             return False
+        try:
+            duty.begin()
+            if self.config is not config:  # it was read again meanwhile
+                duty.change(self.config, channelsOf(self._reactor, self.config))
+            duty.start()
+        except BaseException:
+            await duty.end()
+            await inThread(duty.close)  # what was not started, and the lease: the next renewal tries again
+            raise
         self._duty = duty
-        duty.begin()
-        if self.config is not config:  # it was read again meanwhile
-            duty.change(self.config, channelsOf(self._reactor, self.config))
-        duty.start()
         _log.info("is the active monitor now")
         self._showDuty()
         return True

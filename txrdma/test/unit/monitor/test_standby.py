@@ -526,22 +526,31 @@ class TakeoverTests(StandbyTestCase):
         return [(entry.finding.kind, entry.finding.where) for entry in open]
 
     def test_failed(self) -> None:
-        """A takeover that fails is a finding until one succeeds."""
-        world, first, second = self.pair()
+        """A takeover of which any step fails is a finding until one succeeds."""
+        for name in ("open", "begin", "start"):
+            world, first, second = self.pair()
 
-        def fail(duty: duty.Duty, lease: Lease) -> None:
-            lease.release()
-            raise DeviceUnavailable("the disk is full")
+            def fail(duty: duty.Duty, lease: Lease | None = None, name: str = name) -> None:
+                if name == "open":
+                    lease.release()  # type: ignore[union-attr]  # which open gets
+                raise DeviceUnavailable("the disk is full")
 
-        patched = self.patch(duty.Duty, "open", fail)
-        first.kill()
-        world.run(RENEW_SECONDS + CHECK_SECONDS)
-        self.assertFalse(second.isActive)
-        self.assertEqual(self.foundOf(second), [("loop-failed", "takeover")])
-        patched.restore()
-        world.run(RENEW_SECONDS + CHECK_SECONDS)
-        self.assertTrue(second.isActive)
-        self.assertEqual(self.foundOf(second), [])
+            patched = self.patch(duty.Duty, name, fail)
+            first.kill()
+            world.run(RENEW_SECONDS + CHECK_SECONDS)
+            self.assertFalse(second.isActive, name)
+            self.assertEqual(self.foundOf(second), [("loop-failed", "takeover")], name)
+            loops = [loop.name for loop in second.service.poller.supervisor.loops]
+            self.assertEqual(len(loops), len(set(loops)), name)
+            patched.restore()
+            world.run(RENEW_SECONDS + CHECK_SECONDS)
+            self.assertTrue(second.isActive, name)
+            self.assertEqual(self.foundOf(second), [], name)
+            world.fabric.cut("h00004")
+            world.run(5.0)
+            self.assertEqual([one["kind"] for one in world.sent()], ["node-gone"], name)
+            self.ended()
+            self.world = World(self)
 
     def test_hangs(self) -> None:
         """A takeover that does not end is a finding, and its age is exported."""
