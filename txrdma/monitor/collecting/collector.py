@@ -189,7 +189,11 @@ class CollectorProtocol(MessageConnection):
             while self._waiting and not self._isPaused and len(self._running) < self.factory.maxOutstanding:
                 call = _Reading(self, self._waiting.popleft())
                 self._running[call] = None
-                call.issue()
+                try:
+                    call.issue()
+                except BaseException:
+                    self._running.pop(call, None)  # what was not issued cannot be cancelled
+                    raise
         finally:
             self._isFilling = False
 

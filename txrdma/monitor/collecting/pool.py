@@ -147,21 +147,25 @@ class _Link(MessageConnection):
         asked = self._open.pop(result.identifier, None)
         if asked is None:  # it was given up
             return
-        self._fill()
         call, path, name = asked.call, asked.path, asked.call.rpc.name
         isSilent = result.kind == wire.SILENT
-        if isSilent:
-            self._collector.pool.late += self._collector.pool.retries + 1
-        elif result.kind != wire.COMPLETE:
-            text = escaped(result.content.decode("utf-8", "replace"))
-            call.failed(MADClassError(f"{name}: {text}", call.rpc, path))
-            return
+        isRead = isSilent or result.kind == wire.COMPLETE
         try:
+            self._fill()
             size = sum(wire.READABLE[index][1].size for index in asked.attributes)
-            ports = wire.decodePorts(size, len(asked.ports), result.content)
+            ports = wire.decodePorts(size, len(asked.ports), result.content) if isRead else []
         except WireError as error:
             call.failed(MADClassError(str(error), call.rpc, path))
             raise
+        except BaseException:
+            self._open[result.identifier] = asked  # connectionLost returns it
+            raise
+        if not isRead:
+            text = escaped(result.content.decode("utf-8", "replace"))
+            call.failed(MADClassError(f"{name}: {text}", call.rpc, path))
+            return
+        if isSilent:
+            self._collector.pool.late += self._collector.pool.retries + 1
         if asked.isSeries:
             call.collected(ports, isSilent)
         elif not ports:

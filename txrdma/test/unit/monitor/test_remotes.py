@@ -183,7 +183,7 @@ class RemoteTestCase(ServiceTestCase):
         return Prepared(found.code, found.body)
 
 
-class FrontTests(RemoteTestCase):
+class FrontTestCase(RemoteTestCase):
     """A front end with a fabric of its own, and the two fabrics of another process."""
 
     def setUp(self) -> None:
@@ -207,6 +207,10 @@ class FrontTests(RemoteTestCase):
 
     def rows(self, path: str) -> Any:
         return self.asked(f"/api/v1/{path}").json
+
+
+class FrontTests(FrontTestCase):
+    """Pages and REST of the front end."""
 
     def test_fabrics(self) -> None:
         """The list of fabrics has those of other processes, with their states."""
