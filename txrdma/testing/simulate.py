@@ -30,6 +30,7 @@ from txrdma.testing.btl.userplans import drawUsers, UsersPlan
 from txrdma.testing.btl.users import playUsers
 from txrdma.testing.cm import scenario as cmUsers
 from txrdma.testing.cm import userplans as cmPlans
+from txrdma.testing.hostile.announcements import AnnouncementScenario
 from txrdma.testing.hostile.btl import BTLPathsScenario, BTLRDMAScenario, BTLScenario
 from txrdma.testing.hostile.cm import CMScenario, RSocketScenario
 from txrdma.testing.hostile.collecting import CollectorScenario
@@ -97,6 +98,7 @@ GENERATORS: Final[dict[str, Generator[Any]]] = {
     "hostile-rdma": _hostile(CMScenario),
     "hostile-rsocket": _hostile(RSocketScenario),
     "hostile-smc": _hostile(SMCScenario),
+    "hostile-smc-announcements": _hostile(AnnouncementScenario),
     "hostile-smc-shared-memory": _hostile(SMCMemoryScenario),
     "hostile-soft": _hostile(MessagesMemoryScenario),
 }

@@ -1,5 +1,5 @@
 """
-Simulations of hostile peers of SMC-R listeners, over RoCE and shared memory.
+Simulations of hostile peers of SMC-R listeners, over RoCE and shared memory, and of announcements.
 """
 
 from __future__ import annotations
@@ -9,6 +9,6 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.testing.plantests import playingStored
 
 
-@playingStored("hostile-smc", "hostile-smc-shared-memory")
+@playingStored("hostile-smc", "hostile-smc-announcements", "hostile-smc-shared-memory")
 class SMCTests(SynchronousTestCase):
-    """Hostile peers of an SMC-R listener over RoCE, and hostile processes that use it over shared memory."""
+    """Hostile peers over RoCE, and hostile processes that share memory or announce connections."""
