@@ -70,6 +70,7 @@ def activities() -> Iterator[Activity]:
     for generator in SCENARIOS:
         words = (*make, "MINUTES={minutes}", f"GENERATORS={generator}", "simulate")
         yield Activity(f"random {generator}", words, isRandom=True)
+    yield Activity("hostile", (*make, "MINUTES={minutes}", "hostile"), isRandom=True)
     words = ("env", "TXRDMA_EXAMPLES=1000", *tests, "build/soak/random-examples", "txrdma.test.unit")
     yield Activity("random examples", words, 1800.0, isRandom=True)
     yield Activity("fuzz", (*make, "SECONDS={seconds}", "fuzz"), isRandom=True)
@@ -87,7 +88,9 @@ def activities() -> Iterator[Activity]:
     yield Activity("reproducible", (*make, "reproducible"), 300.0)
 
 
-SCENARIOS: Final = ("verbs", "verbs-clients", "btl", "smc", "smc-shared-memory", "smc-two-ports")
+SCENARIOS: Final = (
+    *("verbs", "verbs-clients", "btl", "btl-users", "cm-users", "smc", "smc-shared-memory", "smc-two-ports"),
+)
 
 
 def chosen(everything: list[Activity], seconds: float, seed: int) -> list[tuple[Activity, float]]:
