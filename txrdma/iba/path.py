@@ -297,7 +297,8 @@ class MADEndPort:
 
         It is the LID without path bits, which the sender's adapter writes, since a program can choose among
         many GIDs; on RoCE, where packets have no LID, it is the GID. A host that may send arbitrary packets
-        can forge both. Hosts of another subnet count as one, by the LID of their router.
+        can forge both. Hosts of another subnet count as one, by the LID of their router, and so do all
+        senders of directed-route SMPs.
         """
         if self.lid and path.slid:
             return path.slid >> self.lidMask
@@ -313,6 +314,10 @@ class MADEndPort:
             except ValueError:
                 continue
         return False
+
+
+UNKNOWN_PORT: Final = MADEndPort(GUID(bytes(8)), ())
+"""A port without a LID: it tells senders apart by their GIDs."""
 
 
 # Ports' tables.

@@ -11,7 +11,7 @@ from itertools import chain
 from typing import Final, Generic, TypeVar
 
 CLIENT_SHARE: Final = 0.5
-"""Part of a table for all clients, in entries or bytes, that one client may use. It may always have one."""
+"""Part of a table for all clients, in entries or bytes, that one client may use; at least one entry."""
 
 E = TypeVar("E", bound=Hashable)
 

@@ -55,7 +55,7 @@ _log = Logger()
 ANSWER_SECONDS: Final = 20.0
 """Seconds until a handler is cancelled: requesters have timed out long before."""
 
-MOST_PENDING: Final = 1024
+MOST_PENDING: Final = 2048
 """Maximum number of unanswered requests; further ones are answered with BUSY."""
 
 MOST_PENDING_BYTES: Final = 32 << 20
@@ -246,6 +246,8 @@ class MADServer:
     def _addPending(
         self, who: _RequestKey, request: MADRequest, answer: Deferred[Any], timer: IDelayedCall
     ) -> None:
+        if who in self._pending:  # a handler has passed it to this server again
+            self._removePending(who)
         sender = self.port.endPort.senderOf(request.path)
         self._pending[who] = _Pending(request, sender, answer, timer)
         self._pendingShares.add(sender, who)

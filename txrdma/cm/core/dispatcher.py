@@ -49,14 +49,14 @@ from txrdma.cm.layouts.messages import (
 from txrdma.cm.layouts.paths import pathOf
 from txrdma.cm.layouts.rejectinfo import informationFor, ROOM
 from txrdma.error import InvalidRequest, ResourceExhausted
-from txrdma.iba.path import GMP_QKEY, IBPath, MADEndPort
+from txrdma.iba.path import GMP_QKEY, IBPath, UNKNOWN_PORT
 from txrdma.iba.types import GUID, QPN
 from txrdma.kit.deadlines import Slot, TimerWheel
 from txrdma.kit.shares import Shares
 from txrdma.kit.values import frozen, replace
 from txrdma.kit.wire import Layout
 
-BACKLOG: Final = 1024
+BACKLOG: Final = 2048
 """Default maximum of requested and not yet established connections of a listener."""
 
 CLASS_VERSION: Final = 2
@@ -65,7 +65,7 @@ CLASS_VERSION: Final = 2
 SLOT_SECONDS: Final = 0.01
 """The precision of timeouts, in seconds."""
 
-MOST_SIDR_REQUESTS: Final = 1024
+MOST_SIDR_REQUESTS: Final = 2048
 """
 Maximum number of stored answers to SIDR_REQs. The oldest one (of the same host, if that has its share) is
 replaced by a new request's, unless its service has not answered yet: then the new request gets no answer.
@@ -78,9 +78,6 @@ _TRIES: Final = 64
 
 _UNANSWERED: Final = ("REQ_SENT", "MRA_REQ_RCVD")
 """The states in which the REQ of a peer may cross that of this end."""
-
-
-_NO_PORT: Final = MADEndPort(GUID(bytes(8)), ())
 
 
 class Listener:
@@ -212,7 +209,7 @@ class Dispatcher:
         guid: GUID,
         random: Callable[[], int],
         idPrefix: int | None = None,
-        senderOf: Callable[[IBPath], Hashable] = _NO_PORT.senderOf,
+        senderOf: Callable[[IBPath], Hashable] = UNKNOWN_PORT.senderOf,
     ) -> None:
         """
         @param random: returns unpredictable numbers of 32 bits.

@@ -22,8 +22,8 @@ from struct import Struct
 from typing import Final, NamedTuple, Union
 
 from txrdma.error import ResourceExhausted
-from txrdma.iba.path import IBPath, lifetimeSeconds, MADEndPort
-from txrdma.iba.types import GID, GUID
+from txrdma.iba.path import IBPath, lifetimeSeconds, UNKNOWN_PORT
+from txrdma.iba.types import GID
 from txrdma.kit.shares import ByteShares, Shares
 from txrdma.kit.values import replace
 from txrdma.mad.core.addressing import mayBeFrom
@@ -50,16 +50,16 @@ IDLE_SECONDS: Final = 40.0
 LONGEST_REQUEST: Final = 1024 * 1024
 """Maximum length in bytes of a message that another node sends as a request."""
 
-MOST_REQUESTS: Final = 128
+MOST_REQUESTS: Final = 256
 """Maximum number of concurrent incoming transfers of requests."""
 
-MOST_REMEMBERED: Final = 8192
+MOST_REMEMBERED: Final = 16_384
 """Maximum number of known incoming transfers, including ended ones."""
 
 MOST_REQUEST_BYTES: Final = 32 << 20
 """Maximum number of bytes of all incomplete incoming requests."""
 
-MOST_ANSWERS: Final = 256
+MOST_ANSWERS: Final = 512
 """Maximum number of outgoing answers: a requester's address may be forged."""
 
 MOST_ANSWER_BYTES: Final = 64 << 20
@@ -139,9 +139,6 @@ def _resendSeconds(path: IBPath) -> float:
     """Initial seconds to wait for an acknowledgement, by the path's packet lifetime."""
     code = path.packetLifeTime
     return RESEND_SECONDS if code is None else max(RESEND_SECONDS, 2 * lifetimeSeconds(code))
-
-
-_NO_PORT: Final = MADEndPort(GUID(bytes(8)), ())
 
 
 class _Incoming:
@@ -224,7 +221,7 @@ class RMPPTransfers:
     """
 
     def __init__(
-        self, transactionIDBits: int = 64, senderOf: Callable[[IBPath], Hashable] = _NO_PORT.senderOf
+        self, transactionIDBits: int = 64, senderOf: Callable[[IBPath], Hashable] = UNKNOWN_PORT.senderOf
     ) -> None:
         """
         @param transactionIDBits: low bits of local transaction IDs that answers contain unchanged.
@@ -260,7 +257,7 @@ class RMPPTransfers:
                 raise ResourceExhausted(f"{len(self._outgoing)} RMPP transfers are in progress")
             self._removeOutgoing(key)
             if before is None and self._answers.isUsed(requester, MOST_ANSWERS):
-                raise ResourceExhausted("half of all answers in progress are for the same requester")
+                raise ResourceExhausted("the requester has its share of all answers in progress")
             if not self._answerBytes.hasRoom(requester, len(message), MOST_ANSWER_BYTES):
                 raise ResourceExhausted("answers in progress have too many bytes")
             self._answers.add(requester, key)

@@ -20,7 +20,7 @@ from zope.interface import implementer
 from twisted.internet.interfaces import IReactorFDSet, IReadDescriptor, IWriteDescriptor
 from twisted.logger import Logger
 
-from txrdma.error import DeviceUnavailable, InvalidRequest
+from txrdma.error import DeviceUnavailable, InvalidRequest, WireError
 from txrdma.iba.path import GMP_QKEY, IBDRPath, IBPath, MADEndPort
 from txrdma.iba.types import GID, GUID, LID, PKey, QPN
 from txrdma.iba.verbs import Buffer, NodeType
@@ -35,6 +35,9 @@ from txrdma.unix.sockets import isTrusted
 _log = Logger()
 
 DEFAULT_NAME: Final = "sim"
+_MOST_OTHER_ANSWERS: Final = 16
+"""Answers before that to the latest question: to an earlier client, or to questions that took too long."""
+
 CONTROL_SECONDS: Final = 5.0
 """Seconds to wait for ibsim when a port is opened; it answers at once, or not at all."""
 
@@ -139,7 +142,10 @@ class IbsimPort(DescriptorPort):
             try:
                 self._control = undo.enter_context(socket.socket(socket.AF_UNIX, kind))
                 self._socket = undo.enter_context(socket.socket(socket.AF_UNIX, kind))
-                undo.callback(self.close)
+            except OSError as error:
+                raise DeviceUnavailable(f"{self.name} has no socket: {error}") from error
+            undo.callback(self.close)
+            try:
                 self._attach(node, isSM)
                 self.endPort = self.refresh()
                 self._control.settimeout(POLL_SECONDS)
@@ -320,31 +326,41 @@ class IbsimPort(DescriptorPort):
         asked = IbsimControl(magic=_MAGIC, slot=slot, type=kind, length=len(content), content=padded)
         try:
             self._control.send(asked.encode())
-            reply, user = self._reply()
-            # To the one before us, who had our name; or to a question of ours that took too long.
-            while reply.type not in (kind, ControlType.ERROR):
-                reply, user = self._reply()
+            for _ in range(_MOST_OTHER_ANSWERS):
+                reply = self._reply()
+                if reply.type in (kind, ControlType.ERROR):
+                    break
+            else:
+                raise TimeoutError("it answers other questions")
         except OSError as error:
             if isinstance(error, ConnectionError):  # else a port that only serves never notices it
                 self._lost(error)
             raise DeviceUnavailable(f"ibsim does not answer {kind.name}: {error}") from error
-        if reply.type is ControlType.CONNECT:
-            self._slot = int.from_bytes(reply.content[:4], "little")
-        if not self._isOfAnyUser and not isTrusted(user):
-            raise DeviceUnavailable(
-                f"the ibsim named {self._base!r} runs as another user ({user}), so it is not used by "
-                "default; to use it, name the port, as by --device ibsim"
-            ) from PermissionError(errno.EPERM, os.strerror(errno.EPERM))
         if reply.type is ControlType.ERROR:
             raise DeviceUnavailable(f"ibsim refuses {kind.name}")
         return reply.content
 
-    def _reply(self) -> tuple[IbsimControl, int]:
+    def _reply(self) -> IbsimControl:
         """
-        Return the next message of the control socket, and the user of its sender, -1 if unknown.
+        Return the next message of the control socket, after noting the slot that it may assign.
 
         The kernel adds the credentials of its sender; SO_PEERCRED has none for datagrams.
+
+        @raise DeviceUnavailable: it belongs to another user.
         """
         message, ancillary, _flags, _address = self._control.recvmsg(80, socket.CMSG_SPACE(_CREDENTIALS.size))
         users = (_CREDENTIALS.unpack(sender)[1] for _, kind, sender in ancillary if kind == _SCM_CREDENTIALS)
-        return IbsimControl.decode(message), next(users, -1)
+        if not self._isOfAnyUser and not isTrusted(user := next(users, -1)):
+            with suppress(WireError):
+                self._noteSlot(IbsimControl.decode(message))  # to release it
+            raise DeviceUnavailable(
+                f"the ibsim named {self._base!r} runs as another user ({user}), so it is not used by "
+                "default; to use it, name the port, as by --device ibsim"
+            ) from PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+        reply = IbsimControl.decode(message)
+        self._noteSlot(reply)
+        return reply
+
+    def _noteSlot(self, reply: IbsimControl) -> None:
+        if reply.type is ControlType.CONNECT:
+            self._slot = int.from_bytes(reply.content[:4], "little")

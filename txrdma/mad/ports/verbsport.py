@@ -141,6 +141,7 @@ class VerbsPort(DescriptorPort):
         self._free = deque(range(SENDS))
         self._posted = 0
         self._used: list[int] = []  # slots of receives to post again
+        self._mayMiss = False  # a failed read may have lost completions
         self._closers: list[Callable[[], None]] = [device.close if closesDevice else lambda: None]
         self._claims = IServiceClaims(device, None) if isGSI else None
         if self._claims is not None:
@@ -353,6 +354,7 @@ class VerbsPort(DescriptorPort):
             isEmpty = self._read()
             self._failures = 0
         except Exception as error:
+            self._mayMiss = True
             self._readFailed(error)
         if not (isEmpty or self._closed):
             self._again = self._clock.callLater(0, self._turn)
@@ -397,7 +399,7 @@ class VerbsPort(DescriptorPort):
         """Post used receives and waiting datagrams, or restart a queue pair that has failed."""
         if self._pair.state is not QPState.RTS:
             self._restart()
-        elif self._used:
+        if self._used and self._pair.state is QPState.RTS:
             self._receiveAgain()
         self._postWaiting()
 
@@ -465,14 +467,18 @@ class VerbsPort(DescriptorPort):
             self._used = []
 
     def _restart(self) -> None:
-        """Restart a queue pair after a failed send, once all requests are completed, or a failed restart."""
+        """
+        Restart a queue pair after a failed send or restart. In ERR, wait until all requests are completed,
+        unless their completions may be lost.
+        """
         state = self._pair.state
         if state is QPState.SQE:
             self._pair.modify(QPAttributes(state=QPState.RTS, currentState=QPState.SQE))
-        elif state is not QPState.ERR or (self._posted == 0 and len(self._free) == SENDS):
+        elif state is not QPState.ERR or self._mayMiss or not self._posted and len(self._free) == SENDS:
             _log.warn("{port}: the queue pair failed and is restarted", port=self.name)
             self._pair.modify(QPAttributes(state=QPState.RESET))
-            self._posted, self._used = 0, []
+            self._posted, self._used, self._free = 0, [], deque(range(SENDS))
+            self._mayMiss = False
             self._open()
 
     def _asyncEvent(self, event: AsyncEvent) -> None:

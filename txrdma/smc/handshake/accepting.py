@@ -2,9 +2,8 @@
 The server's side of a CLC handshake: accepts Proposals.
 
 Beyond the limit of handshakes in progress (option C{handshakes}), or a client's share of it, a Proposal is
-declined with C{MEM}.
-When a connection is accepted beyond it, L{txrdma.smc.userspace} lets the client use plain TCP at once, if its
-carrier can request that.
+declined with C{MEM}. When a connection is accepted beyond it, L{txrdma.smc.userspace} lets the client use
+plain TCP at once, if its carrier can request that.
 """
 
 from __future__ import annotations
@@ -147,8 +146,9 @@ class ServerNegotiation(Negotiation):
 
     async def _accept(self, proposal: Proposal) -> None:
         if not self._enter():
-            text = f"{self._count.present} of {self._options.handshakes} handshakes are in progress"
-            raise Refused(text, Diagnosis.MEM)
+            most, present = self._options.handshakes, self._count.present
+            whose = "of all clients" if present >= most else "of this client and others"
+            raise Refused(f"{present} of {most} handshakes {whose} are in progress", Diagnosis.MEM)
         groups, candidates = self._candidates(isLocal=_meansMemory(proposal))
         local = self._peer.addresses[0].host
         choice = choose(proposal, candidates, self._options.abilities(groups.portCount), local)

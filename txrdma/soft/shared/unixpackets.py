@@ -43,7 +43,7 @@ _NO_SIGNAL: Final[int] = getattr(socket, "MSG_NOSIGNAL", 0x4000)  # PyPy's socke
 _MOST_DESCRIPTORS: Final = 8
 _MOST_QUEUED: Final = 4096
 
-_MOST_QUEUED_BYTES: Final = 32 << 20
+_MOST_QUEUED_BYTES: Final = 64 << 20
 """Maximum number of bytes of queued messages. One with data that the peer has requested has up to 32 KiB."""
 
 _AT_ONCE: Final = 32

@@ -106,6 +106,30 @@ class VerbsPortTests(VerbsPortCase, FailingCallCase):
 
         self.check(self.calls, use, 10)
 
+    def test_lostCompletions(self) -> None:
+        """A poll fails, drops completions and moves the queue pair to ERR: it is restarted all the same."""
+        MADServer(self.far).handle(PERFORMANCE, Answers(lambda request: PortCounters()), (Method.GET,))
+        port = self.ports[0]
+        usual, lost = port._queue.poll, list[object]()
+
+        def poll(limit: int) -> Any:
+            found = usual(limit)
+            if found and not lost:
+                lost.extend(found)
+                port._pair.modify(QPAttributes(state=QPState.ERR))
+                raise ResourceExhausted("a test's")
+            return found
+
+        self.patch(port._queue, "poll", poll)
+        outcomes: list[object] = []
+        for _ in range(2):
+            self.near.PerformanceGet(PortCounters, self.path).addBoth(outcomes.append)
+            self.wait(lambda: outcomes and port._pair.state is QPState.RTS)  # the first one may be lost
+            outcomes, before = [], outcomes
+        self.assertTrue(lost)
+        self.assertEqual(before, [PortCounters()])
+        self.assertEqual(len(self.flushLoggedErrors(ResourceExhausted)), 1)
+
 
 class UmadTests(UmadCase, FailingCallCase):
     """Ports that the kernel has opened for different files, as for different programs."""
