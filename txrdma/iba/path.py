@@ -316,10 +316,6 @@ class MADEndPort:
         return False
 
 
-UNKNOWN_PORT: Final = MADEndPort(GUID(bytes(8)), ())
-"""A port without a LID: it tells senders apart by their GIDs."""
-
-
 # Ports' tables.
 
 

@@ -49,7 +49,7 @@ from txrdma.cm.layouts.messages import (
 from txrdma.cm.layouts.paths import pathOf
 from txrdma.cm.layouts.rejectinfo import informationFor, ROOM
 from txrdma.error import InvalidRequest, ResourceExhausted
-from txrdma.iba.path import GMP_QKEY, IBPath, UNKNOWN_PORT
+from txrdma.iba.path import GMP_QKEY, IBPath
 from txrdma.iba.types import GUID, QPN
 from txrdma.kit.deadlines import Slot, TimerWheel
 from txrdma.kit.shares import Shares
@@ -209,7 +209,7 @@ class Dispatcher:
         guid: GUID,
         random: Callable[[], int],
         idPrefix: int | None = None,
-        senderOf: Callable[[IBPath], Hashable] = UNKNOWN_PORT.senderOf,
+        senderOf: Callable[[IBPath], Hashable] = lambda path: path.sgid,
     ) -> None:
         """
         @param random: returns unpredictable numbers of 32 bits.

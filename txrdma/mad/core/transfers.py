@@ -22,7 +22,7 @@ from struct import Struct
 from typing import Final, NamedTuple, Union
 
 from txrdma.error import ResourceExhausted
-from txrdma.iba.path import IBPath, lifetimeSeconds, UNKNOWN_PORT
+from txrdma.iba.path import IBPath, lifetimeSeconds
 from txrdma.iba.types import GID
 from txrdma.kit.shares import ByteShares, Shares
 from txrdma.kit.values import replace
@@ -221,7 +221,7 @@ class RMPPTransfers:
     """
 
     def __init__(
-        self, transactionIDBits: int = 64, senderOf: Callable[[IBPath], Hashable] = UNKNOWN_PORT.senderOf
+        self, transactionIDBits: int = 64, senderOf: Callable[[IBPath], Hashable] = lambda path: path.sgid
     ) -> None:
         """
         @param transactionIDBits: low bits of local transaction IDs that answers contain unchanged.

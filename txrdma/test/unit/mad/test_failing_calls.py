@@ -122,12 +122,12 @@ class VerbsPortTests(VerbsPortCase, FailingCallCase):
 
         self.patch(port._queue, "poll", poll)
         outcomes: list[object] = []
-        for _ in range(2):
+        for count in (1, 2):
             self.near.PerformanceGet(PortCounters, self.path).addBoth(outcomes.append)
-            self.wait(lambda: outcomes and port._pair.state is QPState.RTS)  # the first one may be lost
-            outcomes, before = [], outcomes
+            self.wait(lambda count=count: len(outcomes) == count)  # type: ignore[misc]
+        self.wait(lambda: port._pair.state is QPState.RTS)
         self.assertTrue(lost)
-        self.assertEqual(before, [PortCounters()])
+        self.assertEqual(outcomes[1:], [PortCounters()])  # the first one may be lost
         self.assertEqual(len(self.flushLoggedErrors(ResourceExhausted)), 1)
 
 

@@ -148,6 +148,7 @@ class LeaseTests(PairTests):
 class RemoteTests(FrontTestCase):
     """A front end that reads the states of the monitors of two fabrics, and answers requests."""
 
+    slowBecause = "it reads the states of two monitors for each function"
     OWNERS = (remotes.RemoteFabric, remotes, httprequests)
 
     def play(self) -> list[str]:
