@@ -209,7 +209,7 @@ class Dispatcher:
         guid: GUID,
         random: Callable[[], int],
         idPrefix: int | None = None,
-        senderOf: Callable[[IBPath], Hashable] = lambda path: path.sgid,
+        senderOf: Callable[[IBPath], Hashable] = lambda path: path.sgid or path.slid,
     ) -> None:
         """
         @param random: returns unpredictable numbers of 32 bits.

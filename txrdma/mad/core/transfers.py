@@ -221,7 +221,9 @@ class RMPPTransfers:
     """
 
     def __init__(
-        self, transactionIDBits: int = 64, senderOf: Callable[[IBPath], Hashable] = lambda path: path.sgid
+        self,
+        transactionIDBits: int = 64,
+        senderOf: Callable[[IBPath], Hashable] = lambda path: path.sgid or path.slid,
     ) -> None:
         """
         @param transactionIDBits: low bits of local transaction IDs that answers contain unchanged.
