@@ -86,7 +86,7 @@ class SpinBudget:
     It also determines whether other processes need the processor.
 
     @ivar pollers: number of readers that are busy-polling now.
-    @ivar lastReader: the reader that has read last.
+    @ivar lastReader: the mark of the reader that has read last.
     @ivar waitShare: the share of recent time for which the process waited for a processor.
     """
 

@@ -142,6 +142,7 @@ class CompletionReader:
         self._busyPolls = busyPolls and self._polling is None
         self._isBusyPolling = False  # counted in the budget
         self._isArmed = False
+        self._mark = object()  # identifies this reader, and is no reference that would keep it
         self._isAlone = True  # no other reader has read since this one
         self._hasFound = False  # the last read has found something
         self._isExpecting = False  # the next delayed read is for an expected answer
@@ -235,7 +236,7 @@ class CompletionReader:
         self._nextCalls.discard(self._readDelayed)
         self._delayCall()
         self._countPoller(False)
-        if _budget.lastReader is self:
+        if _budget.lastReader is self._mark:
             _budget.lastReader = None
 
     def callNext(self, call: Callable[[], object]) -> None:
@@ -371,7 +372,7 @@ class CompletionReader:
 
         @return: False if the handler must not be called again in this reactor iteration.
         """
-        self._isAlone, _budget.lastReader = _budget.lastReader is self, self
+        self._isAlone, _budget.lastReader = _budget.lastReader is self._mark, self._mark
         self._hasFound = False
         began = perf_counter()
         for _ in range(_MOST_POLLS):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -233,6 +235,17 @@ class CompletionReaderTests(SynchronousTestCase):
             self.reactor.advance(0)
         self.assertFailed()
         self.assertEqual(getattr(self.reactor, "pollables", []), [])
+
+    def test_abandonedReaderIsFreed(self) -> None:
+        """Nothing of the process refers to a reader whose reactor was abandoned."""
+        reader = CompletionReader(self.makeReactor(), self.channel, [self.queue], self.handle)
+        reader.start()
+        reader.doRead()
+        abandoned = weakref.ref(reader)
+        self.channel.local = None
+        del reader
+        gc.collect()
+        self.assertIsNone(abandoned())
 
     def test_lostDeviceEndsReadingAtOnce(self) -> None:
         def lost(*_: object) -> None:
@@ -1039,7 +1052,7 @@ class BusyPollingTests(SynchronousTestCase):
         self.handled = handled
         self.reader.stop()
         self.queue.put(1)
-        completions._budget.lastReader = self.reader
+        completions._budget.lastReader = self.reader._mark
         self.reader.start()
         self.queue.later = 5
         self.reactor.turn()
