@@ -348,7 +348,15 @@ class IbsimPort(DescriptorPort):
 
         @raise DeviceUnavailable: it belongs to another user.
         """
-        message, ancillary, _flags, _address = self._control.recvmsg(80, socket.CMSG_SPACE(_CREDENTIALS.size))
+        room = socket.CMSG_SPACE(_CREDENTIALS.size)
+        try:
+            message, ancillary, _flags, _address = self._control.recvmsg(80, room)
+        except (ConnectionError, TimeoutError):
+            raise
+        except (
+            OSError
+        ):  # once more: ibsim exits if it answers CONNECT of a client that has closed its sockets
+            message, ancillary, _flags, _address = self._control.recvmsg(80, room)
         users = (_CREDENTIALS.unpack(sender)[1] for _, kind, sender in ancillary if kind == _SCM_CREDENTIALS)
         if not self._isOfAnyUser and not isTrusted(user := next(users, -1)):
             with suppress(WireError):
