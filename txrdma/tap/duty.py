@@ -251,7 +251,7 @@ class Duty:
         self.notifier.start()
 
     async def end(self) -> None:
-        """Stop notifications, write the remaining data, release the lease; also if L{begin} has raised."""
+        """Stop notifications, write the remaining data, and release the lease, even after L{begin} raised."""
         self._poller.findings.journal.store = len
         with _log.failuresHandled("while notifications stopped"):
             if hasattr(self, "notifier"):

@@ -477,7 +477,7 @@ class CompletionReader:
                     return
 
     def _repeat(self, call: Callable[[], object]) -> bool:
-        """Repeat a call whose exception is being handled; return False if reading ends before it succeeds."""
+        """Call what has just raised again, until it succeeds; return False if reading ends first."""
         if not self._mayRetry():
             return False
         try:

@@ -13,13 +13,13 @@ from txrdma.kit.shares import Shares
 
 REMEMBERED_SECONDS: Final = 10.0
 MOST_REMEMBERED: Final = 2048
-"""Maximum number of contents; one sender, as the SA that sends all reports, may have half of them."""
+"""Maximum number of contents. One sender may have half of them: usually the SA, which sends all reports."""
 
 K = TypeVar("K", bound=Hashable)
 
 
 class Recent(Generic[K]):
-    """Memory of recent contents by key, limited in time and number, also of one sender."""
+    """Recently received contents by key, limited in age, in number, and in number for each sender."""
 
     __slots__ = ("_known", "_shares")
 

@@ -63,7 +63,7 @@ MOST_ANSWERS: Final = 512
 """Maximum number of outgoing answers: a requester's address may be forged."""
 
 MOST_ANSWER_BYTES: Final = 64 << 20
-"""Maximum number of bytes of all outgoing answers, one of any length for each requester excepted."""
+"""Maximum number of bytes of all outgoing answers; a requester's only answer may have any length."""
 
 _HEADER_AT: Final = 24
 _FLAGS_AT: Final = 26
@@ -441,7 +441,7 @@ class RMPPTransfers:
         return incoming
 
     def _hasCapacity(self, sender: Hashable) -> bool:
-        """Whether a requester may begin another request."""
+        """Return whether the limits allow a requester another incoming RMPP request."""
         isRemembered = len(self._incoming) < MOST_REMEMBERED and not self._remembered.isUsed(
             sender, MOST_REMEMBERED
         )

@@ -36,7 +36,7 @@ _log = Logger()
 
 DEFAULT_NAME: Final = "sim"
 _MOST_OTHER_ANSWERS: Final = 16
-"""Answers before that to the latest question: to an earlier client, or to questions that took too long."""
+"""Largest number of skipped answers: to an earlier client, or to a question that took too long."""
 
 CONTROL_SECONDS: Final = 5.0
 """Seconds to wait for ibsim when a port is opened; it answers at once, or not at all."""

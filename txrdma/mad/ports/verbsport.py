@@ -397,9 +397,11 @@ class VerbsPort(DescriptorPort):
 
     def _postAgain(self) -> None:
         """Post used receives and waiting datagrams, or restart a queue pair that has failed."""
-        if self._pair.state is not QPState.RTS:
+        state = self._pair.state  # which an adapter reads by a system call
+        if state is not QPState.RTS:
             self._restart()
-        if self._used and self._pair.state is QPState.RTS:
+            state = self._pair.state
+        if self._used and state is QPState.RTS:
             self._receiveAgain()
         self._postWaiting()
 

@@ -173,7 +173,7 @@ def groupsOf(key: GroupKey) -> list[LinkGroup]:
 
 
 def clientOf(identity: Hashable) -> Hashable:
-    """Return the client whose limits count for a verified identity: its user, if that is not ours."""
+    """Return who counts as one client for limits: the verified identity, or all processes of another user."""
     if isinstance(identity, Credentials) and not isTrusted(identity.user):
         return identity.user
     return identity

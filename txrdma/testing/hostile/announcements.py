@@ -1,4 +1,4 @@
-"""Hostile peers of SMC's announcements on one host: lines over UNIX sockets, of a client or a listener."""
+"""Hostile processes that announce SMC connections over UNIX sockets, or receive such announcements."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Announcer(Talker):
         self._channel: AnnouncementChannel | None = None
 
     def begin(self) -> None:
-        """Connect with the listener, and announce a connection, as a new process does."""
+        """Connect to the listener's UNIX socket and announce an SMC connection, as a new process does."""
         socket, accepted = self._scenario.connected(self._host, self._server)
         source = TCPAddress.of(self._host.address, 1)
         target = TCPAddress.of(self._server.address, 80)
