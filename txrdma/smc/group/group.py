@@ -191,12 +191,7 @@ class LinkGroup:
                 buffer.isAgreed = True
                 self.core.agreed(buffer.rkey, buffer.region.address)
             else:
-                self.pool.announce(buffer)
-                tokens = {link.life: buffer.tokenOn(self.domainOf(link.port)) for link in self.links}
-                self.core.registered(buffer.rkey, tokens)
-                self.core.confirmRKey(buffer.rkey, buffer.region.address, self.seconds())
-                self._offer(buffer)
-                self._turnCore()
+                self._announce(buffer)
         element = buffer.take()
         if not buffer.isAgreed:
             # The peer must have answered CONFIRM RKEY before the ring's key is given to it by CLC.
@@ -211,6 +206,20 @@ class LinkGroup:
             finally:
                 self.core.promised -= 1
         return element
+
+    def _announce(self, buffer: RemoteMemoryBuffer) -> None:
+        """Register a buffer for each link, and send its keys to the peer; drop it if a device refuses it."""
+        with ExitStack() as undo:
+            undo.callback(self.pool.drop, buffer.rkey)
+            tokens = {link.life: buffer.tokenOn(self.domainOf(link.port)) for link in self.links}
+            undo.pop_all()
+        self.pool.announce(buffer)
+        self.core.registered(buffer.rkey, tokens)
+        self.core.confirmRKey(buffer.rkey, buffer.region.address, self.seconds())
+        try:
+            self._offer(buffer)
+        finally:
+            self._turnCore()
 
     def _offer(self, buffer: RemoteMemoryBuffer) -> None:
         """

@@ -33,7 +33,7 @@ from twisted.python.failure import Failure
 
 from txrdma.error import RDMAError
 from txrdma.iba.verbs import Completion, SendRequest, Status
-from txrdma.interfaces import IDirectLane
+from txrdma.interfaces import IDirectLane, IQueuePair
 from txrdma.smc.flow.flow import Flow
 from txrdma.smc.flow.owner import FlowOwner
 from txrdma.smc.flow.sendqueue import LinkSendQueue, Unacknowledged
@@ -65,6 +65,19 @@ def statusText(status: Status) -> str:
 
 def _refused(error: RDMAError) -> str:
     return f"the device refused a send request: {error}"
+
+
+def post(queuePair: IQueuePair, requests: Sequence[SendRequest]) -> None:
+    """
+    Post requests of a link; once more if they are refused, since they contain bytes of all its connections.
+
+    @raise RDMAError: they were refused twice; none is posted.
+    """
+    try:
+        queuePair.postSend(requests)
+    except RDMAError as error:
+        _log.debug("{pair!r} refused requests, which are posted again: {error}", pair=queuePair, error=error)
+        queuePair.postSend(requests)
 
 
 class SchedulerOwner(Protocol):
@@ -405,7 +418,7 @@ class SendScheduler:
         try:
             self._fill(flows, requests)
             if requests:
-                self._queuePair.postSend(requests)
+                post(self._queuePair, requests)
                 self._posted(flows)
             self._afterPost()
         except RDMAError as error:
@@ -418,7 +431,7 @@ class SendScheduler:
     def _post(self, requests: list[SendRequest]) -> None:
         if not self.queue.isOver:
             try:
-                self._queuePair.postSend(requests)
+                post(self._queuePair, requests)
             except RDMAError as error:
                 self._owner.broken(_refused(error))
 
