@@ -132,7 +132,7 @@ class FailingVerbTests(RaceTestCase):
         self.patch(link, "_REPOST", 1)
         pairs = [self.pair()]
         self.wait(self.PAUSE)
-        for number in range(1, 40):
+        for number in range(1, 25):
             self.count, self.failing = 0, number
             while self.count <= number:  # some connections need no verb
                 pairs.append(self.begin(self.client))
