@@ -67,11 +67,13 @@ class Usage:
 
 class Stalls:
     """
-    The longest time for which one event blocked the reactor in the current test.
+    The longest iteration of the reactor in the current test: its delayed calls and events of descriptors.
 
-    Time in which the thread waited for a processor does not count, as it depends on other load.
+    Time in which the thread waited for a processor does not count, as it depends on other load; nor does the
+    time in which the reactor waits for events.
 
-    @ivar seconds: that time; C{event} describes the event, and C{where} the lines of code that ran meanwhile.
+    @ivar seconds: that time; C{event} describes the last event of the iteration, and C{where} the lines of
+        code that ran in events that lasted long.
     """
 
     def __init__(self, reactor: Any) -> None:
@@ -89,6 +91,7 @@ class Stalls:
     def clear(self) -> None:
         """Discard the events of the previous test."""
         self.seconds, self.event, self.where = 0.0, "", ""
+        self._iterationSeconds = 0.0
 
     @property
     def text(self) -> str:
@@ -120,6 +123,9 @@ class Stalls:
             finally:
                 self._number += isFirst
                 seconds = self._ran() - begun
+                if isFirst:  # an iteration begins with the delayed calls
+                    seconds += self._iterationSeconds if arguments else 0.0
+                    self._iterationSeconds = seconds
                 if seconds > self.seconds:
                     self.seconds, self.event = seconds, repr(arguments[0]) if arguments else "delayed calls"
 

@@ -115,6 +115,24 @@ class RunTests(SynchronousTestCase):
         once = "seen = Path('seen').exists()\n    Path('seen').touch()\n    if not seen: " + always
         self.assertEqual(self.last(head + once)[0], 0)
 
+    def test_longIteration(self) -> None:
+        """A test fails if the events of one iteration take long together."""
+        source = (
+            "import os, time\nfrom twisted.internet import abstract, reactor, task\n"
+            "from twisted.trial.unittest import TestCase\nclass Slow(abstract.FileDescriptor):\n"
+            "  def __init__(self):\n    super().__init__(reactor)\n    self.ends = os.pipe()\n"
+            "    os.write(self.ends[1], b'-')\n    self.startReading()\n"
+            "  def fileno(self): return self.ends[0]\n"
+            "  def doRead(self):\n    time.sleep(0.7)\n    self.stopReading()\n"
+            "    [*map(os.close, self.ends)]\n"
+            "class T(TestCase):\n  def test_a(self):\n    [Slow() for _ in range({})]\n"
+            "    return task.deferLater(reactor, 1.0)\n"
+        )
+        status, output = self.run_(source.format(2))
+        self.assertEqual(status, 1)
+        self.assertIn("The reactor did nothing else for 1.4", output)
+        self.assertEqual(self.last(source.format(1))[0], 0)
+
     def test_stallOfOtherReactor(self) -> None:
         """A stall of a reactor that a test has created is found, also within an event of another one."""
         source = (
