@@ -364,6 +364,7 @@ class Link:
         self.scheduler.settle()
         used = self._used
         if len(used) >= _REPOST and not self.isOver:  # after the flush, to keep it out of the latency
+            self.scheduler.collect()
             try:
                 self._queuePair.postReceive(used)
             except RDMAError as error:  # once more after the next message, if there is a receive for it

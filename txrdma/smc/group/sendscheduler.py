@@ -458,6 +458,14 @@ class SendScheduler:
         except Exception:
             self._failed(Failure())
 
+    def collect(self) -> None:
+        """
+        Poll for acknowledgements if the window is full: LLC messages do not wait for them, and the completion
+        queue of a link without other messages would overflow.
+        """
+        if self.queue.sent >= self.queue.limit:
+            self.poll()
+
     def completed(self, batch: Sequence[Completion]) -> None:
         """Process completions: they acknowledge their messages, and all before them."""
         for completion in batch:
