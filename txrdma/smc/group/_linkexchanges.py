@@ -58,6 +58,9 @@ Largest number of attempts to replace a failed link, after delays from 1 s to 51
 After that, only a change of the ports starts new attempts.
 """
 
+_RETAINED = 2
+"""Number of lost links whose keys of buffers are retained, for handshakes in which the peer named one."""
+
 
 @record(eq=False)
 class _Adding:
@@ -263,6 +266,8 @@ class LinkExchanges:
         if buffer is not None and adding.link is not None:
             buffer[adding.link] = Token(pair.new, pair.address)
             adding.link.remoteKeys[pair.new] = buffer
+            for lost in [each for each in buffer if each.state == "gone"][:-_RETAINED]:
+                del buffer[lost]
 
     def _sendKeys(self, adding: _Adding, flags: int) -> None:
         """Send the next buffers' keys. Linux includes the buffers of the message in the remaining count."""

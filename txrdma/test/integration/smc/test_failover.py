@@ -45,6 +45,12 @@ class TwoLinkTestCase(RaceTestCase):
         self.until(lambda: all(sum(link.isActive for link in group.links) == 2 for group in self.both()))
         return here, there
 
+    def ports(self, host: Host) -> list[int]:
+        """Return the device indexes of a host's active links."""
+        groups = self.groupsOf[host]
+        [group] = groups.groups()
+        return sorted(groups.devices.index(link.port.device) for link in group.links if link.isActive)
+
 
 class SecondLinkTests(TwoLinkTestCase):
     """The second link of a link group (ADD LINK), and the connections on it."""
@@ -240,12 +246,6 @@ class FailoverTests(TwoLinkTestCase):
         else:
             self.world.network.heal()
 
-    def ports(self, host: Host) -> list[int]:
-        """Return the device indexes of a host's active links."""
-        groups = self.groupsOf[host]
-        [group] = groups.groups()
-        return sorted(groups.devices.index(link.port.device) for link in group.links if link.isActive)
-
     def talk(self, ends: list[tuple[Listener, Listener]]) -> None:
         """Transfer data in both directions on each connection, and check it."""
         begun = [(len(here.received), len(there.received)) for here, there in ends]
@@ -292,10 +292,7 @@ class FailoverTests(TwoLinkTestCase):
             self.setUp()
             devices: list[Any] = [each for groups in self.groupsOf.values() for each in groups.devices]
             if isStaged:
-                for each in devices:
-                    each.limits = replace(each.limits, maxInline=64)
-            for groups in self.groupsOf.values():
-                groups._portsChanged()
+                self.stage()
             self.pair()
             device: Any = self.groupsOf[self.client].devices[1]
             counts = []
@@ -308,6 +305,34 @@ class FailoverTests(TwoLinkTestCase):
             for group in self.both():
                 self.assertEqual([link.scheduler.queue.isStaged for link in group.links], [isStaged] * 2)
             self.assertEqual(counts[1:], counts[:1] * 3)
+            # Of four lost links, the keys of the last two are retained.
+            buffers = [each for group in self.both() for each in group.links[0].life.remoteKeys.values()]
+            self.assertEqual({len(each) for each in buffers}, {4})
+
+    def stage(self) -> None:
+        """Let the devices send from registered memory only, as adapters do."""
+        for groups in self.groupsOf.values():
+            for device in groups.devices:
+                device.limits = replace(device.limits, maxInline=64)  # type: ignore[attr-defined]  # simulated
+            groups._portsChanged()
+
+    def test_idleLinksStay(self) -> None:
+        """Links may exchange any number of TEST LINKs, although no connection sends anything."""
+        for isStaged in (False, True):
+            self.setUp()
+            if isStaged:
+                self.stage()
+            here, there = self.pair()
+            before = [[link.life for link in group.links] for group in self.both()]
+            for group in self.both():
+                self.assertEqual([link.scheduler.queue.isStaged for link in group.links], [isStaged] * 2)
+                group.core.keepAlive(0.1)
+            self.wait(30)
+            for group, lives in zip(self.both(), before, strict=True):
+                self.assertEqual([link.life for link in group.links], lives)
+                self.assertGreater(min(link.scheduler.queue.sent for link in group.links), 200)
+            here.transport.write(b"still there")
+            self.until(lambda there=there: there.received == b"still there")  # type: ignore[misc]
 
     def test_cutNetworkIsDetectedByTestLinkAndRestored(self) -> None:
         ends = [self.pair() for _ in range(4)]
