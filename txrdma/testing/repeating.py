@@ -1,4 +1,4 @@
-"""Contract: connections, listeners and devices can be opened and closed many times without a leak."""
+"""Contracts: what is opened and closed many times leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -37,18 +37,62 @@ MOST_OBJECTS: Final = TIMES // 2
 """Largest growth of the number of collectable objects: less than one each. Cancelled timers vary by 100."""
 
 
-class RepeatedUseContract(EndpointCase):
+def measure() -> dict[str, int]:
+    """Count the descriptors, objects, mappings and resident bytes of the process."""
+    for _ in range(3):
+        gc.collect()
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return {
+        "descriptors": len(os.listdir("/proc/self/fd")),
+        "objects": len(gc.get_objects()),
+        "mappings": len(Path("/proc/self/maps").read_text().splitlines()),
+        "bytes": pages * _PAGE,
+    }
+
+
+class RepeatedUseContract:
+    """Promises about the resources of a process that has opened and closed something a thousand times."""
+
+    timeout = 600
+    slowBecause = "it opens and closes more than a thousand times"
+
+    async def once(self, what: str) -> None:
+        """
+        Open, use and close.
+
+        @param what: describes this time in error messages.
+        """
+        raise NotImplementedError
+
+    async def test_flat(self: Any) -> None:
+        """Descriptors, mappings, objects and memory do not grow."""
+        for number in range(WARM_UP):
+            await self.once(f"warming up, {number}")
+        await deferLater(reactor, 0.1)
+        before = after = measure()
+        sizes = []
+        for number in range(TIMES):
+            await self.once(f"repetition {number}")
+            if (number + 1) % (TIMES // STEPS) == 0:
+                await deferLater(reactor, 0.1)
+                after = measure()
+                sizes.append(after["bytes"])
+        growth = {name: after[name] - before[name] for name in before}
+        growth["bytes"] = max(sizes[STEPS // 2 :]) - max(sizes[: STEPS // 2])
+        self.assertLessEqual(growth["descriptors"], 0, growth)
+        self.assertLessEqual(growth["mappings"], 8, growth)
+        self.assertLessEqual(growth["objects"], MOST_OBJECTS, growth)
+        self.assertLessEqual(growth["bytes"], MOST_BYTES, growth)
+
+
+class RepeatedConnectionsContract(EndpointCase, RepeatedUseContract):
     """
-    Promises about the resources of a process that has opened and closed everything a thousand times.
+    The same of connections, listeners and devices.
 
     Each time a listener accepts one connection, both ends send, and everything is closed, devices included.
     """
 
-    timeout = 600
-    slowBecause = "it makes more than a thousand connections, one after the other"
-
     async def once(self: Any, what: str) -> None:
-        """Listen, connect, exchange and close."""
         listening = await self.listen()
         self.port = listening.getHost().port
         client = await self.connect(self.here)
@@ -63,36 +107,5 @@ class RepeatedUseContract(EndpointCase):
         own = set(reactor._internalReaders)
         await self.until(lambda: set(reactor.getReaders()) <= own, what)
 
-    async def measure(self: Any) -> dict[str, int]:
-        """Count the descriptors, objects, mappings and resident bytes of the process."""
-        await deferLater(reactor, 0.1)
-        for _ in range(3):
-            gc.collect()
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
-        return {
-            "descriptors": len(os.listdir("/proc/self/fd")),
-            "objects": len(gc.get_objects()),
-            "mappings": len(Path("/proc/self/maps").read_text().splitlines()),
-            "bytes": pages * _PAGE,
-        }
 
-    async def test_flat(self: Any) -> None:
-        """Descriptors, mappings, objects and memory do not grow."""
-        for number in range(WARM_UP):
-            await self.once(f"warming up, {number}")
-        before = after = await self.measure()
-        sizes = []
-        for number in range(TIMES):
-            await self.once(f"repetition {number}")
-            if (number + 1) % (TIMES // STEPS) == 0:
-                after = await self.measure()
-                sizes.append(after["bytes"])
-        growth = {name: after[name] - before[name] for name in before}
-        growth["bytes"] = max(sizes[STEPS // 2 :]) - max(sizes[: STEPS // 2])
-        self.assertLessEqual(growth["descriptors"], 0, growth)
-        self.assertLessEqual(growth["mappings"], 8, growth)
-        self.assertLessEqual(growth["objects"], MOST_OBJECTS, growth)
-        self.assertLessEqual(growth["bytes"], MOST_BYTES, growth)
-
-
-__all__ = ["RepeatedUseContract"]
+__all__ = ["RepeatedConnectionsContract", "RepeatedUseContract", "measure"]
