@@ -98,6 +98,7 @@ CI_TESTS = (
     "test_soft_rxe.RXEToSoftTests.test_longRead",
     "test_soft_rxe.RXEToSoftTests.test_fetchAndAdd",
     "test_soft_rxe.RXEToSoftTests.test_datagram",
+    "test_memlock.UnprivilegedTests.test_transports",
     "test_mad.UmadTests.test_call",
     "test_mad.VerbsPortTests.test_asksTheKernel",
     "test_mad.VerbsPortTests.test_kernelAsks",
