@@ -8,22 +8,28 @@ not be affected, and the numbers of descriptors, mappings, delayed calls and dev
 
 from __future__ import annotations
 
+import builtins
+import fcntl
 import gc
+import io
 import mmap
 import os
 import socket
+import sqlite3
 import sys
 from collections.abc import Callable
 from contextlib import suppress
 from errno import EMFILE, ENOMEM
 from pathlib import Path
 from random import Random
+from threading import Thread
 from traceback import extract_stack
 from types import FrameType
 from typing import Any, Final
 
 from twisted.internet import reactor as theReactor
 from twisted.internet.endpoints import clientFromString, serverFromString
+from twisted.internet.epollreactor import EPollReactor
 from twisted.internet.protocol import Factory
 from twisted.internet.task import deferLater
 from twisted.logger import globalLogPublisher, LimitedHistoryLogObserver
@@ -105,6 +111,22 @@ SYSTEM_CALLS: Final = [
 ]
 """System calls that need a descriptor or memory."""
 
+OPENING_CALLS: Final = [
+    *SYSTEM_CALLS,
+    (builtins, "open"),
+    (io, "open"),
+    (os, "listdir"),
+    (os, "mkdir"),
+    (os, "scandir"),
+    (os, "write"),
+    (fcntl, "flock"),
+    (sqlite3, "connect"),
+    *((socket.socket, name) for name in ("bind", "connect", "listen", "recvmsg", "send", "setsockopt")),
+    (Thread, "start"),
+    (EPollReactor, "addReader"),
+]
+"""Those that need a descriptor, memory or space on the disk while ports and services are opened."""
+
 
 _RECEIVING: Final = {"unix.sockets: doRead", "soft.shared.unixpackets: _receive"}
 """
@@ -136,8 +158,12 @@ class FailingCalls:
         """Reset the counter, and select the number of the call that raises; 0 selects none."""
         self.count, self._failing, self.failed, self._hasBegun = 0, failing, "", True
 
-    def watch(self, owner: Any, name: str) -> None:
-        """Count the calls of a function, and raise in the selected call."""
+    def watch(self, owner: Any, name: str, error: Callable[[str], Exception] | None = None) -> None:
+        """
+        Count the calls of a function, and raise in the selected call.
+
+        @param error: creates another exception than that of the constructor.
+        """
         real = getattr(owner, name)
 
         def call(*arguments: Any, **keys: Any) -> Any:
@@ -150,7 +176,7 @@ class FailingCalls:
                 if self.count == self._failing:
                     stack = [each for each in extract_stack(limit=6)[:-1] if "txrdma" in each.filename]
                     self.failed = f"{name} by {' '.join(each.name for each in stack)}"
-                    raise self._error(name)
+                    raise (error or self._error)(name)
             return real(*arguments, **keys)
 
         self._patch(owner, name, call)
