@@ -12,6 +12,7 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import Final
@@ -192,13 +193,14 @@ class HostNetwork:
             reader.close()
 
     def _start(self, reactor: INetworkReactor) -> None:
+        self._reactor = reactor
         try:
             for reader in self._readers:
                 reader.join()
+            self.addReaders()
         except OSError as error:
+            self._stop()
             raise DeviceUnavailable(f"netlink does not report changes: {error}") from error
-        self._reactor = reactor
-        self.addReaders()
 
     def addReaders(self) -> None:
         """Add the sockets to the reactor while there are listeners: C{removeAll} may have removed them."""
@@ -260,8 +262,9 @@ class _Reader:
             self._socket.setsockopt(_SOL_NETLINK, _ADD_MEMBERSHIP, group)
 
     def leave(self) -> None:
-        for group in self._groups:
-            self._socket.setsockopt(_SOL_NETLINK, _DROP_MEMBERSHIP, group)
+        with suppress(OSError):  # what it receives until it joins again, or is closed, is not read
+            for group in self._groups:
+                self._socket.setsockopt(_SOL_NETLINK, _DROP_MEMBERSHIP, group)
 
     def fileno(self) -> int:
         return self._socket.fileno()
