@@ -156,8 +156,10 @@ class LocalListener:
         self._purpose = purpose
         self._isPermitted = isPermitted
         self._pause = Timer(reactor)
-        self._socket = self._openSocket(kind, name, backlog)
-        reactor.addReader(self)
+        with ExitStack() as undo:
+            self._socket = undo.enter_context(self._openSocket(kind, name, backlog))
+            reactor.addReader(self)
+            undo.pop_all()
 
     def _openSocket(self, kind: int, name: str | bytes, backlog: int) -> socket.socket:
         flags = socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC

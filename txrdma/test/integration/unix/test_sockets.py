@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import socket
@@ -38,6 +39,18 @@ class ListenerTests(SynchronousTestCase):
         self.addCleanup(client.close)
         client.connect(self.name)
         return client
+
+    def test_socketIsClosedIfReactorCannotReadIt(self) -> None:
+        sockets: list[LocalListener] = []
+
+        def addReader(reader: LocalListener) -> None:
+            sockets.append(reader)
+            raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+        self.patch(self.reactor, "addReader", addReader)
+        arguments = (socket.SOCK_STREAM, f"{self.name}-other", self.accepted.append, "a test")
+        self.assertRaises(OSError, LocalListener, self.reactor, *arguments)
+        self.assertEqual([each.fileno() for each in sockets], [-1])
 
     def test_connectionOfSameUserIsPassedOnWithItsUser(self) -> None:
         client = self.connect()
