@@ -449,7 +449,10 @@ class PortMember:
         """Become a member of the coordinator at this connection, and report services to it."""
         with ExitStack() as undo:
             undo.callback(sock.close)
-            line = self._newLine(sock, False)
+            try:
+                line = self._newLine(sock, False)
+            except OSError as error:
+                raise DeviceUnavailable(f"can't read the coordinator of {self.address}: {error}") from error
             undo.pop_all()
         self._lines[line] = None
         self._forwarder.coordinator, self._forwarder.home = None, line

@@ -211,8 +211,12 @@ class UDPCarrier:
     def start(
         self, received: DatagramHandler, batchEnded: Callable[[], None], writable: Callable[[], None]
     ) -> None:
-        self._received, self._batchEnded, self._writable = received, batchEnded, writable
-        self._reactor.addReader(self)
+        self._batchEnded, self._writable = batchEnded, writable
+        try:
+            self._reactor.addReader(self)
+        except OSError as error:
+            raise _unavailable(self.address, error) from error
+        self._received = received
 
     def setReading(self, isReading: bool) -> None:
         """Leave or rejoin the reactor; meanwhile datagrams are queued in the socket."""

@@ -124,8 +124,10 @@ class SharingPort(RoCEPort):
         self._reactor = reactor
         self._zonedAddress, self._share = address, share
         # A device belongs to the network namespace in which it was opened, which the process may leave.
-        self._unbound: socket.socket | None = udpSocket(address)
-        super().__init__(reactor, carrier, capture, longestDatagram, lanes)
+        with ExitStack() as undo:
+            self._unbound: socket.socket | None = undo.enter_context(udpSocket(address))
+            super().__init__(reactor, carrier, capture, longestDatagram, lanes)
+            undo.pop_all()
 
     def _join(self) -> WellKnownPort:
         """
