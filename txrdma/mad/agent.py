@@ -8,6 +8,7 @@ is connected to the port, the reactor's time and Deferreds.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from math import inf
 from os import urandom
@@ -104,6 +105,7 @@ class MADAgent(RPCs):
         @param reopen: opens the port again after it was lost; it is called until it succeeds. Without it the
             agent is closed when the port is lost.
         @param watchSeconds: seconds between polls of the port for listeners of L{watch}.
+        @raise txrdma.error.ResourceExhausted: the reactor cannot read the port, which is closed then.
         """
         self.timeoutSeconds = timeoutSeconds
         self.retries = retries
@@ -119,15 +121,22 @@ class MADAgent(RPCs):
         self._servers = Servers()
         self._registrations = Registrations()
         self._watch = PortWatch(reactor, lambda: self.port, watchSeconds)
-        self._reopener = PortReopener(reactor, reopen, self._returned) if reopen is not None else None
+        self._reopener: PortReopener | None = None
+        if reopen is not None:
+            self._reopener = PortReopener(reactor, reopen, self._resume, self._returned)
         self._use(port)
-        self._clock.join(self._setBack)
 
     def _use(self, port: IMADPort) -> None:
+        """Start a port, or close it and raise an exception."""
         self.port = port
-        self._core = Calls(port, urandom)
-        self._core.isServing = bool(self._servers)
-        port.start(self)
+        with ExitStack() as undo:
+            undo.callback(port.close)
+            self._clock.join(self._setBack)
+            undo.callback(self._clock.leave, self._setBack)
+            self._core = Calls(port, urandom)
+            self._core.isServing = bool(self._servers)
+            port.start(self)
+            undo.pop_all()
 
     def __repr__(self) -> str:
         return f"<MADAgent {self.port.name} {len(self._core)} outstanding>"
@@ -363,10 +372,17 @@ class MADAgent(RPCs):
         """
         return self._watch.add(listener, isPolled)
 
+    def _resume(self, port: IMADPort) -> None:
+        """Use a port that was opened again."""
+        reason, self._closed = self._closed, ""
+        try:
+            self._use(port)
+        except BaseException:
+            self._closed = reason
+            raise
+
     def _returned(self, port: IMADPort) -> None:
-        """Resume after the port was opened again."""
-        self._closed = ""
-        self._use(port)
+        """Make registrations again, and notify the listeners of the port."""
         if not self._closed:  # else it was lost at once
             self._registrations.renew(port)
         if not self._closed:

@@ -121,9 +121,18 @@ class PortReopener:
     """Repeated attempts to open a lost port again."""
 
     def __init__(
-        self, reactor: IReactorTime, reopen: Callable[[], IMADPort], returned: Callable[[IMADPort], None]
+        self,
+        reactor: IReactorTime,
+        reopen: Callable[[], IMADPort],
+        resume: Callable[[IMADPort], None],
+        returned: Callable[[IMADPort], None],
     ) -> None:
+        """
+        @param resume: called with each port that C{reopen} returns; if it raises, it has closed the port.
+        @param returned: called after that.
+        """
         self._reopen = reopen
+        self._resume = resume
         self._returned = returned
         self._timer = Timer(reactor)
         self._isLogged = False
@@ -139,7 +148,9 @@ class PortReopener:
     def _try(self) -> None:
         port = None
         try:
-            port = self._reopen()
+            opened = self._reopen()
+            self._resume(opened)
+            port = opened
         except RDMAError as error:
             _log.debug("the port cannot be opened yet: {error}", error=errorText(error))
         except Exception:

@@ -46,8 +46,11 @@ class DescriptorPort(ABC):
     # Documented by IMADPort and IReadDescriptor.
 
     def start(self, receiver: IMADReceiver) -> None:
+        try:
+            self._reactor.addReader(self)  # type: ignore[arg-type]  # subclasses are readers
+        except OSError as error:
+            raise ResourceExhausted(f"{self.name}: the reactor cannot read it: {error}") from error
         self._receiver = receiver
-        self._reactor.addReader(self)  # type: ignore[arg-type]  # subclasses are readers
 
     def serve(self, managementClass: int, methods: Sequence[int], oui: int = 0) -> Callable[[], None]:
         return lambda: None  # by default, all requests for the port are delivered to it

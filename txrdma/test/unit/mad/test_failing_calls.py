@@ -151,4 +151,6 @@ class UmadTests(UmadCase, FailingCallCase):
             for name in ("open", "readv", "write"):
                 calls.watch(self.kernel, name)
             calls.watch(registration, "ioctl")
+            calls.watch(self.clock, "addReader")
+            calls.watch(os, "open")  # of attributes in sysfs
             self.check(calls, self.use, 10)

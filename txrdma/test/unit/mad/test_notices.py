@@ -17,7 +17,7 @@ from txrdma.iba.types import GID, LID, QPN
 from txrdma.iba.verbs import PhysicalState
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.core.frames import frame
-from txrdma.mad.errors import MADRefusal
+from txrdma.mad.errors import MADRefusal, MADTimeoutError
 from txrdma.mad.layouts import sa
 from txrdma.mad.layouts.attributes import ManagementClass, Method
 from txrdma.mad.layouts.messages import InformInfo, MADRequest, Notice
@@ -339,6 +339,45 @@ class SubscriptionTests(SynchronousTestCase):
         pass_(self.clock, 30, 0.5)
         self.assertIsNot(agent.port, self.wire.ports[0])
         self.assertEqual(len(self.flushLoggedErrors(ValueError)), 1)
+        agent.close()
+
+    def test_startFails(self) -> None:
+        """A port that the reactor cannot read is closed, and is opened again later."""
+        opened: list[WiredPort] = []
+
+        def reopen() -> WiredPort:
+            opened.append(WiredPort(self.wire, 1))
+            if len(opened) == 1:
+                self.patch(opened[0], "start", start)
+            return opened[-1]
+
+        def start(receiver: object) -> None:
+            raise ResourceExhausted("simulated")
+
+        port = WiredPort(self.wire, 1)
+        self.patch(port, "start", start)
+        self.assertRaises(ResourceExhausted, MADAgent, self.clock, port, reopen=reopen)
+        self.assertTrue(port.isClosed)
+        agent = MADAgent(self.clock, self.wire.ports[0], timeoutSeconds=0.5, reopen=reopen)
+        agent.portLost("the device is gone")
+        pass_(self.clock, 30, 0.5)
+        self.assertEqual([each.isClosed for each in opened], [True, False])
+        self.assertIs(agent.port, opened[1])
+        agent.close()
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_clockSetBack(self) -> None:
+        """After a port has returned, its calls end in time if the clock is set back and others are made."""
+        agent = MADAgent(self.clock, self.wire.ports[0], reopen=lambda: WiredPort(self.wire, 1))
+        agent.portLost("the device is gone")
+        pass_(self.clock, 10, 0.5)
+        self.clock.advance(7200.0)
+        self.wire.lose = lambda datagram: True
+        silent = agent.SubnGet(NodeInfo, TO_2, timeoutSeconds=0.5)
+        self.clock.rightNow -= 3600.0
+        self.manager.SubnGet(NodeInfo, TO_1, timeoutSeconds=0.2).addErrback(lambda failure: None)
+        pass_(self.clock, 4.0, 0.1)
+        self.failureResultOf(silent, MADTimeoutError)
         agent.close()
 
     def test_registrationFails(self) -> None:
