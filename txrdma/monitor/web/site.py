@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from hashlib import sha256
 from io import BytesIO
@@ -19,8 +19,10 @@ from twisted.web.http import CACHED, HTTPChannel, UNAUTHORIZED
 from twisted.web.resource import EncodingResourceWrapper, IResource, Resource
 from twisted.web.server import GzipEncoderFactory, Request, Site
 
+from txrdma.error import DeviceUnavailable
 from txrdma.fabric.metricnames import METRICS
 from txrdma.kit.delayedcalls import Timer
+from txrdma.kit.logs import reasonText
 from txrdma.kit.refusals import Refusal
 from txrdma.kit.webaccess import AccessControl, clientNetworkOf, isLocalName
 from txrdma.monitor.process import ProcessMeasures
@@ -87,13 +89,25 @@ browsers would not send C{Origin} with forms.
 """
 
 
+def _pathsIn(folder: Path) -> Iterator[Path]:
+    """Yield the paths of all files below a folder; C{rglob} omits those of a folder that cannot be opened."""
+    for path in sorted(folder.iterdir()):
+        if path.is_dir():
+            yield from _pathsIn(path)
+        else:
+            yield path
+
+
 def _filesIn(folder: Path) -> ReadOnly:
-    """Return the files of a folder, which are read once: no path leads out of it, and it has no listing."""
-    files = {
-        str(path.relative_to(folder)): (path.suffix, path.read_bytes())
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
+    """
+    Return the files of a folder, which are read once: no path leads out of it, and it has no listing.
+
+    @raise DeviceUnavailable: they cannot be read, because no descriptor is left.
+    """
+    try:
+        files = {str(path.relative_to(folder)): (path.suffix, path.read_bytes()) for path in _pathsIn(folder)}
+    except OSError as error:
+        raise DeviceUnavailable(f"{folder}: {reasonText(error)}") from error
 
     def answer(request: Request) -> bytes:
         """Answer with a file, which browsers may keep for a while."""
