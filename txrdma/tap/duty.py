@@ -17,7 +17,7 @@ from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
 from twisted.python.threadpool import ThreadPool
 
-from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError
+from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError, ResourceExhausted
 from txrdma.fabric.cables import CableWatch
 from txrdma.fabric.health import Finding
 from txrdma.kit.httprequests import quietAgent
@@ -121,18 +121,31 @@ class Threads:
         if pool is None:
             pool = self._pools[name] = ThreadPool(1, 1, name)
             if self._isStarted:
-                pool.start()
+                self._startOne(pool)
         return partial(deferToThreadPool, self._reactor, pool)
 
     def start(self) -> None:
-        """Start all threads."""
+        """Start all threads, or none and raise L{ResourceExhausted}: they would outlive the reactor."""
         self._isStarted = True
-        for pool in self._pools.values():
+        with ExitStack() as undo:
+            undo.callback(self.stop)
+            for pool in self._pools.values():
+                self._startOne(pool)
+            undo.pop_all()
+
+    @staticmethod
+    def _startOne(pool: ThreadPool) -> None:
+        try:
             pool.start()
+        except RuntimeError as error:  # the pool tries again when it is used
+            raise ResourceExhausted(f"no thread for the {pool.name}: {error}") from error
 
     def stop(self) -> None:
-        """End all threads."""
-        for pool in self._pools.values():
+        """End all threads. Idempotent."""
+        self._isStarted = False
+        pools, self._pools = self._pools, {}
+        for pool in pools.values():
+            pool.threads = [each for each in pool.threads if each.ident is not None]  # others never started
             pool.stop()
 
 

@@ -244,22 +244,22 @@ class MonitorService(ListeningService):
                 undo.callback(duty.close)
                 duty.begin()
                 duty.detach()  # twistd may fork
+            self._surveyor = Surveyor(reactor, agent, self.poller, config.surveySeconds)
+            self._watch = Watch(
+                *(self.poller, None, reactor.seconds),
+                engine=engineOf(reactor, config),
+                fabric=config.fabric,
+                fabrics=fabrics,
+            )
+            self._watch.isSure = self._isSure
+            self._showDuty()
+            self._changeJobs(config)
+            process = None if config.fabric else ProcessMeasures(reactor)
+            self.site = MonitorSite(reactor, self._watch, config.counters, access, process)
+            self._listening = None if endpoint is None else self.listen(endpoint, self.site.factory)
+            if process is not None:
+                process.setServiceParent(self)  # type: ignore[no-untyped-call]  # of Twisted's
             self.close = undo.pop_all().close
-        self._surveyor = Surveyor(reactor, agent, self.poller, config.surveySeconds)
-        self._watch = Watch(
-            *(self.poller, None, reactor.seconds),
-            engine=engineOf(reactor, config),
-            fabric=config.fabric,
-            fabrics=fabrics,
-        )
-        self._watch.isSure = self._isSure
-        self._showDuty()
-        self._changeJobs(config)
-        process = None if config.fabric else ProcessMeasures(reactor)
-        self.site = MonitorSite(reactor, self._watch, config.counters, access, process)
-        self._listening = None if endpoint is None else self.listen(endpoint, self.site.factory)
-        if process is not None:
-            process.setServiceParent(self)  # type: ignore[no-untyped-call]  # of Twisted's
 
     # Active monitor and standby.
 
@@ -502,4 +502,4 @@ class MonitorService(ListeningService):
         elif self._lease is not None:
             self._lease.release()
         self._threads.stop()
-        self._agent.close()
+        self.close()  # after a failed start, also the history
