@@ -182,6 +182,7 @@ class Duty:
         self._isSure = isSure
         self._channels = channelsOf(reactor, config)
         self.files = MaintainedFiles(reactor, config.files)
+        self.notifier = Notifier(reactor, config.alerts, ())  # until the duty begins
         self._store: HistoryStore | None = None
         self._unsure: list[Row] = []
         self._alerts = FormerAlerts({}, {})
@@ -267,8 +268,7 @@ class Duty:
         """Stop notifications, write the remaining data, and release the lease, even after L{begin} raised."""
         self._poller.findings.journal.store = len
         with _log.failuresHandled("while notifications stopped"):
-            if hasattr(self, "notifier"):
-                await self.notifier.stop()
+            await self.notifier.stop()
         for one in self._writers():
             with _log.failuresHandled("while {name} stopped", name=one.loop.name):
                 await one.stop()
