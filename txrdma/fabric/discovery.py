@@ -2,7 +2,8 @@
 Sweep of a fabric by directed routes, with many SMPs outstanding at a time.
 
 An error of a node becomes a L{Problem <txrdma.fabric.model.Problem>} of the fabric, also an exception that is
-raised while its answer is processed; the sweep continues.
+raised while a Get to it is sent, or its answer is processed; the sweep continues. Errors of the local port
+end it.
 
 Theory of operation. A NodeInfo at the end of a route shows which node is there, and the number of the port by
 which the route enters it: that is the link to the port before. A node that is not known is added, and its
@@ -19,9 +20,11 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import fields
 from typing import Any, Final
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.logger import Logger
+from twisted.python.failure import Failure
 
+from txrdma.error import DeviceUnavailable, ResourceExhausted
 from txrdma.fabric.model import (
     Fabric,
     isSame,
@@ -66,6 +69,9 @@ Largest number of outstanding SMPs to one node: VL 15 has no flow control, and n
 
 _LEAST_OUTSTANDING: Final = 8
 """Smallest window of outstanding SMPs, regardless of losses."""
+
+_OF_PORT: Final = (CancelledError, DeviceUnavailable, ResourceExhausted)
+"""Errors for which the local port or the caller is the reason, and no node."""
 
 _LINK_UP: Final = int(PhysicalState.LINK_UP)
 _QDR: Final = 4
@@ -181,7 +187,8 @@ class Sweep:
     @ivar window: limit of outstanding SMPs: C{maxOutstanding}, reduced after answers to retransmissions.
     @ivar farther: number of ports with a link at the limit of hops; nothing behind them was queried.
     @ivar bounds: limits of nodes and ports, and branches that were left out.
-    @ivar unprocessed: ports behind which nodes may be missing, as the processing of an answer has raised.
+    @ivar unprocessed: ports behind which nodes may be missing, as a Get or the processing of an answer has
+        raised.
     @ivar progress: called after answers with the numbers of completed and of known Gets.
     """
 
@@ -275,8 +282,11 @@ class Sweep:
         try:
             self._agent.issue(question, question.path)
         except Exception as error:
-            del self._open[question]
-            self._broken(error)
+            self._open.pop(question, None)
+            self.answered += 1
+            self._notSent(error, question)
+            if self._done is not None:
+                self._leaveLane(question)  # the caller sends what there is room for then
 
     def _ended(self, question: _Question) -> None:
         """Send what the end of a Get makes room for; when nothing is outstanding, complete the sweep."""
@@ -284,13 +294,7 @@ class Sweep:
         opened.pop(question, None)
         if self._done is None:
             return
-        lane = question.lane
-        if lane is not None:
-            if lane.waiting:
-                self._held -= 1
-                waiting.appendleft(lane.waiting.popleft())  # complete earlier nodes first
-            else:
-                self._release(lane)
+        self._leaveLane(question)
         while waiting and len(opened) < self.window:
             self._send(waiting.popleft())
         if self.progress is not None:
@@ -299,6 +303,17 @@ class Sweep:
             self._reportRest()
             done, self._done = self._done, None
             done.callback(self.fabric)
+
+    def _leaveLane(self, question: _Question) -> None:
+        """Let the next Get to the same node wait for the window: earlier nodes are completed first."""
+        lane = question.lane
+        if lane is None:
+            return
+        if lane.waiting:
+            self._held -= 1
+            self._waiting.appendleft(lane.waiting.popleft())
+        else:
+            self._release(lane)
 
     def _release(self, lane: _Lane) -> None:
         lane.admitted -= 1
@@ -320,14 +335,26 @@ class Sweep:
             _log.failure("showing the progress of a sweep failed; it is not shown any more")
             self.progress = None
 
-    def _notProcessed(self, error: Exception, question: _Question) -> None:
-        """Report an answer whose processing has raised; without its first node the sweep fails."""
+    def _notSent(self, error: BaseException, question: _Question) -> None:
+        """Report a Get that the agent refuses; if its port cannot send at all, the sweep fails."""
+        if isinstance(error, _OF_PORT) or not isinstance(error, Exception):
+            self._broken(error)
+        else:
+            self._notProcessed(error, question, "the Get to {route} could not be sent")
+
+    def _notProcessed(
+        self,
+        error: Exception,
+        question: _Question,
+        text: str = "the answer at {route} could not be processed",
+    ) -> None:
+        """Report a Get or an answer at which something has raised; without its first node the sweep fails."""
         if question.about is None:
             self._broken(error)
             return
         if not self._isExceptionLogged:
             self._isExceptionLogged = True
-            _log.failure("the answer at {route} could not be processed", route=question.path)
+            _log.failure(text, Failure(error), route=question.path)
         if question.kind in (_NodeInfo, _PortInfo) and self._failures < MOST_PROBLEMS:
             self.unprocessed.append((question.about.node.guid, question.about.number))
         what = question.kind.__name__.lstrip("_")
@@ -342,7 +369,7 @@ class Sweep:
 
     def _failed(self, error: BaseException, question: _Question) -> None:
         if not isinstance(error, MADFailure):
-            self._broken(error)
+            self._notSent(error, question)
             return
         if isinstance(error, MADError) and question.kind is _ExtendedPortInfo:
             return  # a node without the attribute has no FDR10

@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 from twisted.internet.defer import CancelledError, Deferred
 
-from txrdma.error import DeviceUnavailable
+from txrdma.error import DeviceUnavailable, InvalidRequest, ResourceExhausted
 from txrdma.fabric.discovery import MAX_PER_NODE, Sweep
 from txrdma.fabric.health import belowBest, findings
 from txrdma.fabric.lidsweep import LIDSweep
@@ -298,21 +298,53 @@ class CallbackTests(FaultTestCase):
             self.assertIn(" 0 outstanding", repr(self.agent))
 
     def test_agent(self) -> None:
-        """A sweep whose agent raises fails at once, at any Get, and sends no other."""
+        """A sweep whose port is lost, or cannot send, fails at once, at any Get, and sends no other."""
         for number in (1, 2, 5):
-            issue, calls = self.agent.issue, 0
+            for error in (DeviceUnavailable("gone"), ResourceExhausted("no room")):
+                issue, calls = self.agent.issue, 0
 
-            def failing(*arguments: Any, number: int = number, issue: Any = issue) -> None:
-                nonlocal calls
-                calls += 1
-                if calls == number:
-                    raise ZeroDivisionError("a bug")
-                issue(*arguments)
+                def failing(
+                    *arguments: Any, number: int = number, issue: Any = issue, error: Exception = error
+                ) -> None:
+                    nonlocal calls
+                    calls += 1
+                    if calls == number:
+                        raise error
+                    issue(*arguments)
 
-            with patch.object(self.agent, "issue", failing):
-                self.refused(Sweep(self.agent).run(), ZeroDivisionError)
-            self.assertEqual(calls, number)
-            self.assertIn(" 0 outstanding", repr(self.agent))
+                with patch.object(self.agent, "issue", failing):
+                    self.refused(Sweep(self.agent).run(), type(error))
+                self.assertEqual(calls, number)
+                self.assertIn(" 0 outstanding", repr(self.agent))
+
+
+class RefusedTests(FaultTestCase):
+    """The local port refuses datagrams."""
+
+    def test_each(self) -> None:
+        """A sweep completes whichever Get is refused: it is a problem, or the error of the sweep if first."""
+        send, sweep = self.agent.port.send, Sweep(self.agent, maxPerNode=2)
+        self.answerTo(sweep.run())
+        for issue in (lambda schedule: schedule, lambda schedule: self.agent):
+            for refused in range(1, sweep.asked + 1):
+                sent = iter(range(1, 1000))
+
+                def failing(*what: Any, sent: Any = sent, refused: int = refused) -> None:
+                    if next(sent) == refused:
+                        raise InvalidRequest("it does not fit")
+                    send(*what)
+
+                self.patch(self.agent.port, "send", failing)
+                each = Sweep(issue(MADSchedule(self.agent, 1000)), maxPerNode=2)
+                outcome: list[Any] = []
+                each.run().addBoth(outcome.append)
+                self.pump(5.0)
+                if refused == 1:
+                    outcome[0].trap(InvalidRequest)
+                else:
+                    self.assertEqual(self.kinds(outcome[0]), ["unprocessed"])
+                    self.assertEqual(len(self.flushLoggedErrors(InvalidRequest)), 1)
+                self.assertEqual((each._held, each._lanes, each.asked), (0, {}, each.answered), refused)
 
 
 class DyingTests(FaultTestCase):

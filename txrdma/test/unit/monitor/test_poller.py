@@ -11,17 +11,17 @@ from unittest.mock import Mock, patch
 from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
 
-from txrdma.error import DeviceUnavailable, ResourceExhausted
+from txrdma.error import DeviceUnavailable, InvalidRequest, ResourceExhausted
 from txrdma.fabric import health, refreshing
 from txrdma.fabric.discovery import Sweep
 from txrdma.fabric.health import Finding
 from txrdma.fabric.model import Fabric, isSame, nodeGUIDIn, PortKey
-from txrdma.iba.path import IBPath
+from txrdma.iba.path import IBDRPath, IBPath
 from txrdma.iba.verbs import Buffer
 from txrdma.interfaces import IMADPort
 from txrdma.kit.rawfields import poke
 from txrdma.mad.agent import MADAgent
-from txrdma.mad.layouts.attributes import Attribute
+from txrdma.mad.layouts.attributes import Attribute, ManagementClass
 from txrdma.mad.layouts.messages import ClassPortInfo, MADStatus
 from txrdma.mad.layouts.pma import PortRcvErrorDetails, PortXmitDiscardDetails
 from txrdma.mad.layouts.smp import PortInfo
@@ -355,6 +355,38 @@ class PollerTests(PollerTestCase):
             self.pump(400.0)
             self.assertEqual(self.poller.findings.log.open, {})
             self.output()
+
+    def test_refused(self) -> None:
+        """A datagram that the local port refuses affects only its node, in a sweep as in a refresh."""
+        self.started(65.0)
+        port, guid = self.agent.port, self.fabric.node("right").guid
+        node = self.sweptFabric.nodes[guid]
+        assert node.route is not None
+        hops, lid = bytes(node.route.drPath), node.lid
+        send = port.send
+
+        def failing(datagram: Any, path: Any, answerWithin: float = 0.0) -> None:
+            isOfNode = bytes(path.drPath) == hops if isinstance(path, IBDRPath) else path.dlid == lid
+            if isOfNode and datagram[1] & 0x7F == ManagementClass.SUBN_LID:
+                raise InvalidRequest("it does not fit")
+            send(datagram, path, answerWithin)
+
+        refusal = self.patch(port, "send", failing)
+        self.poller._sign(guid)
+        self.pump(4.0)
+        self.assertEqual({(what, kind) for what, kind, _ in self.output()}, {("raised", "unprocessed")})
+        self.assertEqual(self.poller._refreshes.problem, "")
+        sweeps = self.poller.statistics.sweeps
+        self.pump(400.0)
+        self.assertGreater(self.poller.statistics.sweeps, sweeps)
+        self.assertEqual(self.poller.sweeps.problem, "")
+        found = {(kind, where) for what, kind, where in self.output() if what == "raised"}
+        self.assertLessEqual(found, {("unprocessed", "right"), ("loop-failed", "round")})
+        self.assertEqual(len(self.sweptFabric.nodes), 6)
+        self.assertTrue(self.flushLoggedErrors(InvalidRequest))
+        refusal.restore()
+        self.pump(400.0)
+        self.assertEqual(self.poller.findings.log.open, {})
 
     def test_alwaysUnprocessed(self) -> None:
         """A node that is never known conceals no others: missing ones are reported, and new ones found."""
