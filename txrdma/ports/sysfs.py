@@ -8,6 +8,7 @@ None, zero or empty; a removed device raises L{DeviceUnavailable}.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ from typing import Final, TypeVar
 from txrdma.error import DeviceUnavailable
 from txrdma.iba.types import GID, GUID, LID, MACAddress, MTU, PKey
 from txrdma.iba.verbs import GIDEntry, GIDType, LinkLayer, NodeType, PhysicalState, PortState
+from txrdma.kit.logs import advised
 from txrdma.kit.strings import naturalKey
 from txrdma.kit.values import frozen
 
@@ -29,6 +31,9 @@ _PAGE: Final = 4096
 _RATE: Final = re.compile(r"([0-9.]+) Gb/sec(?: \((\d+)X ?(\w*)\))?")
 _ROCE_OVERHEAD: Final = 96
 """Bytes that kernels reserve for headers when they derive the payload of RoCE packets from the MTU."""
+
+_EXHAUSTED: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+"""Error numbers that do not show that a file is missing."""
 
 _LINK_LAYERS: Final = {"InfiniBand": LinkLayer.INFINIBAND, "Ethernet": LinkLayer.ETHERNET}
 
@@ -110,12 +115,22 @@ class _Folder:
         return hash(self._path)
 
     def _read(self, name: str) -> str:
-        """Return the content of a file, stripped; empty if it cannot be read."""
+        """
+        Return the content of a file, stripped; empty if it is missing.
+
+        @raise DeviceUnavailable: the device or port has been removed, or nothing can be read at present.
+        """
         try:
             return contents(f"{self._prefix}/{name}").decode("utf-8", "replace").strip("\0\n ")
-        except OSError:
-            self._checkThere()
+        except OSError as error:
+            self._missed(error)
             return ""
+
+    def _missed(self, error: OSError) -> None:
+        """Check that a file or folder that was not opened is missing, and that the device is not."""
+        if error.errno in _EXHAUSTED:
+            raise DeviceUnavailable(f"the RDMA {self._kind} {self.name}: {advised(error)}") from error
+        self._checkThere()
 
     def _checkThere(self) -> None:
         if not self._path.is_dir():
@@ -135,8 +150,8 @@ class _Folder:
         """Return the entries of a subfolder, in numeric order; none if it does not exist."""
         try:
             found = [entry.name for entry in (self._path / name).iterdir()]
-        except OSError:
-            self._checkThere()
+        except OSError as error:
+            self._missed(error)
             return []
         return sorted(found, key=naturalKey)
 

@@ -137,9 +137,12 @@ class UmadTests(UmadCase, FailingCallCase):
     def setUp(self) -> None:
         super().setUp()
         self.near, self.far = self.agent("roce0"), self.agent("roce1")
+        self.gids = self.near.port.endPort.gids
 
     def makePort(self) -> IMADPort:
-        return self.port("roce0")
+        port = self.port("roce0")
+        self.assertEqual(port.endPort.gids, self.gids)  # a port without its GIDs is not opened
+        return port
 
     def resources(self) -> object:
         return len(self.clock.readers), len(self.kernel.files)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 from collections.abc import Callable, Sequence
 from typing import cast
@@ -25,6 +27,7 @@ from txrdma.ports.following import (
 from txrdma.ports.network import HostNetwork
 from txrdma.test.support.sysfs import INFINIBAND, SysFS
 from txrdma.test.unit.ports.test_network import MemoryReactor
+from txrdma.testing.failingcalls import FailingCalls
 
 PORT = "class/infiniband/mlx5_0/ports/1"
 
@@ -167,6 +170,21 @@ class FollowingTests(SynchronousTestCase):
         self.assertEqual(self.taken(), [])
         self.reactor.advance(1)
         self.assertEqual(self.taken(), [DeviceRemoved("mlx5_0")])
+
+    def test_withoutDescriptors(self) -> None:
+        """An attribute that cannot be read at present has not changed."""
+        self.sysfs.port("mlx5_0", 1, INFINIBAND, [("fe80::2:c903:0:7", "IB/RoCE v1", "")])
+        self.follow()
+        calls = FailingCalls(self.patch, lambda name: OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
+        calls.watch(os, "open")
+        number, isReached = 0, True
+        while isReached:
+            number += 1
+            calls.begin(number)
+            self.reactor.advance(INTERVAL)
+            isReached = calls.count >= number
+            self.assertEqual(self.received, [], calls.failed)
+        self.assertGreater(number, 15)
 
     def test_withoutNetwork(self) -> None:
         """Without notices, changes are detected later."""
