@@ -122,6 +122,9 @@ class Lines:
             self.close()
             return
         *lines, self._rest = (self._rest + data).split(b"\n")
+        if any(len(line) > LONGEST for line in lines):
+            self.close()
+            return
         if lines:
             self._received(lines)
         if len(self._rest) > LONGEST:

@@ -79,6 +79,16 @@ class SendingTests(SynchronousTestCase):
         self.lines.doRead()
         self.assertFalse(self.lines.isOpen)
 
+    def test_tooLongLineIsNotProcessedIfItsEndArrivesAtOnce(self) -> None:
+        received: list[bytes] = []
+        self.patch(self.lines, "_received", received.extend)
+        self.other.send(b"x" * LONGEST + b"\n")
+        self.lines.doRead()
+        self.other.send(b"y" * (LONGEST + 1) + b"\nz\n")
+        self.lines.doRead()
+        self.assertEqual(received, [b"x" * LONGEST])
+        self.assertFalse(self.lines.isOpen)
+
     def test_roomMeanwhile(self) -> None:
         """When queued bytes were sent with later lines, the socket is not polled for writing any more."""
         while not self.reactor.getWriters():
