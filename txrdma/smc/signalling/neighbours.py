@@ -159,7 +159,10 @@ class Neighbour(AnnouncementConnection):
         try:
             if word != b"seeking" or self._target:
                 raise ValueError("unexpected")
-            self._target = TCPAddress.of(address.decode("ascii"), 0).host
+            target = TCPAddress.of(address.decode("ascii"), 0)
+            if target.zone:  # clients do not seek such addresses, and bind would resolve any text
+                raise ValueError("a zone")
+            self._target = target.host
         except ValueError:
             self.lines.close()
             return

@@ -230,6 +230,18 @@ class ProofTests(PlaceTestCase):
         self.assertEqual(announcements.expected, {})
         self.assertEqual(announcements.connections, set())
 
+    def test_addressWithZoneEndsExchange(self) -> None:
+        """An address with a name of an interface, which may be any text, is not passed to the resolver."""
+        announcements = self.listener()
+        [name] = os.listdir(self.directory.path)
+        for line in (b"seeking 127.0.0.1%\0\n", b"seeking 127.0.0.1%lo\n", b"seeking fe80::1%lo\n"):
+            liar = socket.socket(socket.AF_UNIX)
+            self.addCleanup(liar.close)
+            liar.connect(f"{self.directory.path}/{name}")
+            liar.send(line)
+            self.reactor.serve()
+            self.assertEqual(announcements.connections, set())
+
     def test_clientsBeyondLimitAreClosed(self) -> None:
         """
         Too many processes of other users, or of this user without an announcement, are disconnected.
