@@ -52,7 +52,8 @@ class _Lines(LineOnlyReceiver):
         try:
             self.objectReceived(json.loads(line))
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            _log.warn("Closing a connection of a rendezvous: invalid line: {error}", error=repr(error))
+            text = "Closing a connection of a rendezvous: invalid line: {error}"
+            _log.warn(text, error=repr(error)[:LONGEST_TEXT])  # it may contain the whole line
             self.lineReceived = lambda line: None  # type: ignore[method-assign]  # further lines have arrived
             self._transport().abortConnection()
 

@@ -136,6 +136,11 @@ class RendezvousTests(SynchronousTestCase):
             self.members[0][0].dataReceived(b"[]\n" * 1000 + b'{"leave": true}\n')
         self.assertEqual((len(events), self.rendezvous._left), (1, set()))
 
+    def test_badLineIsNotLoggedWhole(self) -> None:
+        with capturedLogs() as events:
+            self.members[0][0].dataReceived(b"\xff" * (LONGEST_LINE - 1) + b"\n")
+        self.assertLess(len(events[0]["error"]), 1000)
+
     def test_longLine(self) -> None:
         """A line of excessive length closes the connection."""
         self.members[0][0].dataReceived(b"x" * (LONGEST_LINE + 2))
