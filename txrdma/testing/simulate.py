@@ -37,6 +37,7 @@ from txrdma.testing.hostile.collecting import CollectorScenario
 from txrdma.testing.hostile.coordinator import CoordinatorScenario
 from txrdma.testing.hostile.groups import GroupMemoryScenario, GroupScenario
 from txrdma.testing.hostile.mad import MADScenario
+from txrdma.testing.hostile.neighbours import NeighbourScenario
 from txrdma.testing.hostile.plans import HostilePlan
 from txrdma.testing.hostile.scenario import HostileScenario, playHostile
 from txrdma.testing.hostile.smc import SMCScenario
@@ -99,6 +100,7 @@ GENERATORS: Final[dict[str, Generator[Any]]] = {
     "hostile-rsocket": _hostile(RSocketScenario),
     "hostile-smc": _hostile(SMCScenario),
     "hostile-smc-announcements": _hostile(AnnouncementScenario),
+    "hostile-smc-neighbours": _hostile(NeighbourScenario),
     "hostile-smc-shared-memory": _hostile(SMCMemoryScenario),
     "hostile-soft": _hostile(MessagesMemoryScenario),
 }

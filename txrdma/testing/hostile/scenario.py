@@ -46,6 +46,9 @@ _MOST_TURNS: Final = 400_000
 _MOST_LOGGED: Final = 100
 """Maximum number of entries of one text that a simulation logs, besides one for each connection."""
 
+_LONGEST_LOGGED: Final = 1500
+"""Maximum length of an entry without its traceback."""
+
 _EXPECTED: Final = (RDMAError, ConnectionLost, ConnectionAborted)
 """Exceptions that report a failed peer, and may be logged."""
 
@@ -313,7 +316,10 @@ class HostileScenario:
         def observe(event: LogEvent) -> None:
             namespace, text = event.get("log_namespace", ""), event.get("log_format")
             if namespace.startswith("txrdma.") and namespace != NAMESPACE and text is not None:
-                texts[text] += event["log_level"] is not LogLevel.debug
+                isShown = event["log_level"] is not LogLevel.debug
+                texts[text] += isShown
+                if isShown and len(entry := formatEvent(event)) > _LONGEST_LOGGED:
+                    self.problems.append(f"{len(entry)} characters were logged: {entry[:100]}")
                 if texts[text] > _MOST_LOGGED:
                     self.problems.append(f"it was logged too often: {formatEvent(event)}")
             failure = event.get("log_failure")
@@ -359,6 +365,7 @@ def _tamed(scenario: type[HostileScenario]) -> Iterator[None]:
         "randbits": random.getrandbits,
         "randbelow": random.randrange,
         "token_bytes": random.randbytes,
+        "token_hex": lambda size: random.randbytes(size).hex(),
         "urandom": random.randbytes,
     }
     with ExitStack() as patches:

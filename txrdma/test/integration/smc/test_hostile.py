@@ -1,5 +1,5 @@
 """
-Simulations of hostile peers of SMC-R listeners, over RoCE and shared memory, and of announcements.
+Simulations of hostile peers of SMC-R listeners, over RoCE and shared memory; of announcements and neighbours.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.testing.plantests import playingStored
 
 
-@playingStored("hostile-smc", "hostile-smc-announcements", "hostile-smc-shared-memory")
+@playingStored(
+    "hostile-smc", "hostile-smc-announcements", "hostile-smc-neighbours", "hostile-smc-shared-memory"
+)
 class SMCTests(SynchronousTestCase):
     """Hostile peers over RoCE, and hostile processes that share memory or announce connections."""
