@@ -34,6 +34,7 @@ from twisted.python.failure import Failure
 from txrdma.error import RDMAError
 from txrdma.iba.verbs import Completion, SendRequest, Status
 from txrdma.interfaces import IDirectLane, IQueuePair
+from txrdma.kit.logs import errorText
 from txrdma.smc.flow.flow import Flow
 from txrdma.smc.flow.owner import FlowOwner
 from txrdma.smc.flow.sendqueue import LinkSendQueue, Unacknowledged
@@ -76,7 +77,11 @@ def post(queuePair: IQueuePair, requests: Sequence[SendRequest]) -> None:
     try:
         queuePair.postSend(requests)
     except RDMAError as error:
-        _log.debug("{pair!r} refused requests, which are posted again: {error}", pair=queuePair, error=error)
+        _log.debug(
+            "{pair!r} refused requests, which are posted again: {error}",
+            pair=queuePair,
+            error=errorText(error),
+        )
         queuePair.postSend(requests)
 
 
