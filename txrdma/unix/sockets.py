@@ -157,7 +157,8 @@ class LocalListener:
         self._isPermitted = isPermitted
         self._pause = Timer(reactor)
         with ExitStack() as undo:
-            self._socket = undo.enter_context(self._openSocket(kind, name, backlog))
+            self._socket = self._openSocket(kind, name, backlog)
+            undo.callback(self._socket.close)
             reactor.addReader(self)
             undo.pop_all()
 
