@@ -36,6 +36,7 @@ class CorrectionHistoryTests(TestCase):
     """A small fat tree whose links correct errors."""
 
     timeout = 60
+    slowBecause = "it waits until counters have been read three times and written"
 
     async def test_history(self) -> None:
         """Blocks and symbols have a history in REST, and the page of a port has charts for it."""
