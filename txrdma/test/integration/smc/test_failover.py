@@ -313,7 +313,7 @@ class FailoverTests(TwoLinkTestCase):
         """Let the devices send from registered memory only, as adapters do."""
         for groups in self.groupsOf.values():
             for device in groups.devices:
-                device.limits = replace(device.limits, maxInline=64)  # type: ignore[attr-defined]  # simulated
+                device.limits = replace(device.limits, maxInline=64)
             groups._portsChanged()
 
     def test_idleLinksStay(self) -> None:
