@@ -93,8 +93,9 @@ NAMES: Final = (
     PrivateName("twisted.web.http", "_GenericHTTPChannelProtocol", ("txrdma.kit.twistedprivate",),
         "The class of a web site's connections, which has the next name.", "The same."),
     PrivateName("twisted.web.http._GenericHTTPChannelProtocol", "_channel", ("txrdma.monitor.web.site",),
-        "Whether a connection of the fabric monitor is idle, when there are too many.",
-        "None counts as idle: further connections are refused."),
+        "Whether a connection of the fabric monitor is idle, when there are too many; refuses lengths with "
+        "thousands of digits.",
+        "None counts as idle: further connections are refused. Such a length causes a log entry."),
     PrivateName("twisted.web.server.Request", "_encoder", ("txrdma.monitor.web.site",),
         "Compresses answers of the fabric monitor to users who have logged in.", "They are not compressed."),
     PrivateName("twisted.python.usage.Options", "_dispatch", ("txrdma.commands.common.options",),

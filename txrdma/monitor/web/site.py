@@ -61,6 +61,9 @@ MOST_BODY: Final = 16384
 """Maximum number of octets of the body of a request, which only POST may have: up to 12 per character of a
 comment."""
 
+_LONGEST_LENGTH: Final = 100
+"""Maximum number of octets of the header with the length of a body."""
+
 _log = Logger()
 
 _REFUSAL: Final = b"HTTP/1.1 413 Content Too Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
@@ -244,6 +247,14 @@ def _clientOf(address: IAddress | None) -> str:
     return "" if (getattr(known, "ipv4_mapped", None) or known).is_loopback else clientNetworkOf(host)
 
 
+class _Channel(HTTPChannel):
+    """HTTP/1.1 connection that refuses a length of thousands of digits, which Twisted cannot convert."""
+
+    def headerReceived(self, line: bytes) -> Any:
+        isLong = len(line) > _LONGEST_LENGTH and line[:15].lower() == b"content-length:"
+        return super().headerReceived(b"Content-Length: -" if isLong else line)  # type: ignore[no-untyped-call]  # of Twisted's
+
+
 class MonitorFactory(Site):
     """Site that adds headers to all answers, including refusals."""
 
@@ -299,6 +310,9 @@ class MonitorFactory(Site):
         if self._connections >= MOST_CONNECTIONS and not self._makeSpace(client):
             return Refusal()
         protocol: Any = super().buildProtocol(addr)  # type: ignore[no-untyped-call]  # of Twisted's
+        channel = getattr(protocol, "_channel", None)
+        if type(channel) is HTTPChannel:
+            channel.__class__ = _Channel
 
         def connectionLost(reason: Failure) -> None:
             self._forget(client, protocol)

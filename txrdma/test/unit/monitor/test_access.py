@@ -506,6 +506,21 @@ class BoundTests(SiteTestCase):
                 self.assertEqual(connection.answer.body, b"")
                 connection.close()
 
+    def test_lengths(self) -> None:
+        """A length of any number of digits is refused, and closes its connection without an exception."""
+        for head in (
+            b"Content-Length: " + b"9" * 5000,
+            b"CONTENT-LENGTH :" + b"1" * 5000,
+            b"content-length:-",
+        ):
+            for more in (b"", b"X: y\r\n"):
+                connection = Connection(self.site.factory)
+                heads = b"POST /api/v1/nodes HTTP/1.1\r\nHost: localhost\r\n%b\r\n%b\r\n" % (head, more)
+                connection.protocol.dataReceived(heads)
+                self.assertEqual(connection.answer.code, 400)
+                self.assertTrue(connection.transport.disconnecting)
+                connection.close()
+
     def test_shortBodies(self) -> None:
         """A short body is accepted with POST only, and then refused by what can only be read."""
         for method, code in (("GET", 413), ("PUT", 405), ("TRACE", 405), ("HEAD", 413), ("POST", 405)):
