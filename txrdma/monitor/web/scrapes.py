@@ -3,7 +3,7 @@ C{/metrics}: the metrics of one or several fabrics, made in pieces between which
 
 A scrape of a large fabric has hundreds of megabytes. It is compressed while it is made, once for all scrapers
 that request the same within L{SHARED_SECONDS} and a round of readings, and each scraper receives the pieces
-at its own speed.
+at its own speed. If one reads nothing for a minute, its connection is closed.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.web.server import NOT_DONE_YET, Request
 
+from txrdma.kit.delayedcalls import Timer
 from txrdma.monitor.series.exposition import CONTENT_TYPE, exposed, Family
 from txrdma.monitor.web.metrics import COLLECTORS, Metrics
 from txrdma.monitor.web.rest import ReadOnly, sendText
@@ -32,6 +33,9 @@ MOST_SCRAPES: Final = 4
 
 SHARED_SECONDS: Final = 10.0
 """Seconds for which a scrape is sent to further scrapers, unless there are newer readings."""
+
+STALLED_SECONDS: Final = 60.0
+"""Seconds without room for a piece after which a scraper's connection ends."""
 
 _STEP: Final = 1 << 18
 """Characters of text that are made at a time, which takes some milliseconds."""
@@ -89,7 +93,8 @@ class _Scrape:
 class _Scraper:
     """A request for metrics, which is sent a scrape at its own speed."""
 
-    def __init__(self, scrape: _Scrape, request: Request, isCompressed: bool) -> None:
+    def __init__(self, reactor: IReactorTime, scrape: _Scrape, request: Request, isCompressed: bool) -> None:
+        self._stalled = Timer(reactor)
         self._scrape = scrape
         self._request = request
         self._decompressor = None if isCompressed else decompressobj(wbits=_GZIP)
@@ -119,13 +124,16 @@ class _Scraper:
 
     def pauseProducing(self) -> None:
         self._isPaused = True
+        self._stalled.start(STALLED_SECONDS, self.abort)
 
     def resumeProducing(self) -> None:
         self._isPaused = False
+        self._stalled.stop()
         self.send()
 
     def stopProducing(self) -> None:
         """Remove the scraper: it has received everything, or its connection is lost."""
+        self._stalled.stop()
         self._scrape.scrapers.pop(self, None)
 
 
@@ -150,7 +158,7 @@ class Scrapes(ReadOnly):
         super().__init__(self._answered)
         self._several = {metrics.watch.fabric: metrics for metrics in several}
         self._measures = measures
-        self._seconds = reactor.seconds
+        self._reactor = reactor
         self._cooperator = Cooperator(scheduler=lambda work: reactor.callLater(0.0, work))
         self._scrapes: list[_Scrape] = []
 
@@ -178,7 +186,7 @@ class Scrapes(ReadOnly):
             request.setHeader("Content-Encoding", "gzip")
         if request.method == b"HEAD":
             return b""
-        scraper = _Scraper(self._scrape(*wanted.values()), request, isCompressed)
+        scraper = _Scraper(self._reactor, self._scrape(*wanted.values()), request, isCompressed)
         try:
             scraper.send()
         except Exception:
@@ -194,7 +202,7 @@ class Scrapes(ReadOnly):
 
     def _scrape(self, fabrics: list[str], collectors: list[str]) -> _Scrape:
         """Return the scrape of a request: one that is shared, or another one, whose first step is done."""
-        now = self._seconds()
+        now = self._reactor.seconds()
         watches = [self._several[fabric].watch for fabric in fabrics]
         state = [(watch.context().state, watch.isActive) for watch in watches]
         for scrape in self._scrapes:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator
 from txrdma.monitor.series.exposition import Family
 from txrdma.monitor.web import scrapes
 from txrdma.monitor.web.metrics import COLLECTORS, Metrics
-from txrdma.monitor.web.scrapes import MOST_SCRAPES, SHARED_SECONDS
+from txrdma.monitor.web.scrapes import MOST_SCRAPES, SHARED_SECONDS, STALLED_SECONDS
 from txrdma.test.support.monitor.fetching import Connection, fetch
 from txrdma.test.unit.monitor.test_rest import SiteTestCase
 
@@ -115,6 +115,22 @@ class ScrapeTests(SiteTestCase):
         self.assertEqual(len(slow.transport.value()), before)
         self.pause(slow, False)
         self.assertEqual(self.lines(slow.answer.text), self.lines(self.whole))
+
+    def test_stalled(self) -> None:
+        """The connection of a scraper that reads nothing for a minute is closed; one that reads stays."""
+        self.clock.advance(SHARED_SECONDS)
+        stalled, slow = self.ask(), self.ask()
+        for one in (stalled, slow):
+            self.pause(one)
+        self.finish()
+        self.pump(STALLED_SECONDS - 1.0)
+        self.pause(slow, False)
+        self.assertFalse(stalled.isEnding)
+        self.pump(1.0)
+        self.assertTrue(stalled.transport.disconnected)
+        self.pump(STALLED_SECONDS)
+        self.assertEqual(self.lines(slow.answer.text), self.lines(self.whole))
+        self.assertFalse(slow.transport.disconnected)
 
     def test_most(self) -> None:
         """Beyond the limit of scrapes the oldest one is cut off, and its scraper can detect that."""
