@@ -42,6 +42,8 @@ from txrdma.testing.hostile.plans import HostilePlan
 from txrdma.testing.hostile.scenario import HostileScenario, playHostile
 from txrdma.testing.hostile.smc import SMCScenario
 from txrdma.testing.hostile.soft import BTLMemoryScenario, MessagesMemoryScenario, SMCMemoryScenario
+from txrdma.testing.hostile.web import WebScenario
+from txrdma.testing.hostile.webacts import WebPlan
 from txrdma.testing.outcome import Outcome, Violation
 from txrdma.testing.plans import Misfit, readPlan, StoredPlan
 from txrdma.testing.smc.neighbours import drawMemory, MemoryPlan, playMemory
@@ -74,8 +76,10 @@ class Generator(Generic[_Plan]):
     play: Callable[[_Plan], Outcome]
 
 
-def _hostile(scenario: type[HostileScenario]) -> Generator[HostilePlan]:
-    return Generator(HostilePlan, scenario.draw, partial(playHostile, scenario))
+def _hostile(
+    scenario: type[HostileScenario], kind: type[HostilePlan] = HostilePlan
+) -> Generator[HostilePlan]:
+    return Generator(kind, scenario.draw, partial(playHostile, scenario))
 
 
 GENERATORS: Final[dict[str, Generator[Any]]] = {
@@ -103,6 +107,7 @@ GENERATORS: Final[dict[str, Generator[Any]]] = {
     "hostile-smc-neighbours": _hostile(NeighbourScenario),
     "hostile-smc-shared-memory": _hostile(SMCMemoryScenario),
     "hostile-soft": _hostile(MessagesMemoryScenario),
+    "hostile-web": _hostile(WebScenario, WebPlan),
 }
 
 _USUAL: Final = tuple(name for name in GENERATORS if not name.startswith("hostile-"))

@@ -156,6 +156,7 @@ class PlanTests(SynchronousTestCase):
     "hostile-rsocket",
     "hostile-collector",
     "hostile-coordinator",
+    "hostile-web",
 )
 class StoredTests(SynchronousTestCase):
     """A hostile peer of each protocol, as its scenario describes it."""

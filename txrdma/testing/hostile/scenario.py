@@ -96,6 +96,13 @@ class HostileScenario:
         """Draw the plan of a simulation."""
         return drawHostile(seed, cls.channels)
 
+    @classmethod
+    def plain(cls, plan: HostilePlan) -> HostilePlan:
+        """Return a plan of a simulation without mutations."""
+        return replace(
+            plan, seed=0, mutations=(), ending=Ending.CLOSED, seconds=0.1, rounds=5, size=100, connections=1
+        )
+
     # For subclasses
 
     def makeDevice(self, host: Host) -> Any:
@@ -440,10 +447,7 @@ def playHostile(scenario: type[HostileScenario], plan: HostilePlan) -> Outcome:
 
 def _record(scenario: type[HostileScenario], plan: HostilePlan) -> dict[str, list[Message]]:
     """Return the messages of the hostile host without mutations."""
-    plain = replace(
-        plan, seed=0, mutations=(), ending=Ending.CLOSED, seconds=0.1, rounds=5, size=100, connections=1
-    )
     with _tamed(scenario):
-        simulation = scenario(plain)
+        simulation = scenario(scenario.plain(plan))
         simulation.play()
     return dict(simulation.tamper.sent)
