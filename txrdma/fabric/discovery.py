@@ -24,7 +24,7 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from txrdma.error import DeviceUnavailable, ResourceExhausted
+from txrdma.error import DeviceUnavailable, RDMAError, ResourceExhausted
 from txrdma.fabric.model import (
     Fabric,
     isSame,
@@ -233,6 +233,7 @@ class Sweep:
         self._before = b""  # the last PortInfo: many ports of a switch have the same
         self._isUp = self._isQDR = False  # what it says
         self._isPlain = True  # routes have no LIDs, and may be stored as bytes
+        self._isSending = False
         self._done: Deferred[Fabric] | None = None
 
     def run(self, start: IBDRPath | None = None) -> Deferred[Fabric]:
@@ -282,21 +283,32 @@ class Sweep:
         try:
             self._agent.issue(question, question.path)
         except Exception as error:
-            self._open.pop(question, None)
+            if question not in self._open:
+                _log.failure("the Get to {route} had ended", route=question.path)
+                return
+            del self._open[question]
             self.answered += 1
             self._notSent(error, question)
             if self._done is not None:
                 self._leaveLane(question)  # the caller sends what there is room for then
 
     def _ended(self, question: _Question) -> None:
-        """Send what the end of a Get makes room for; when nothing is outstanding, complete the sweep."""
+        """Send what the end of a Get makes room for."""
+        self._open.pop(question, None)
+        if self._done is not None:
+            self._leaveLane(question)
+            if not self._isSending:  # else it was refused in the loop below
+                self._sendWaiting()
+
+    def _sendWaiting(self) -> None:
+        """Send as many waiting Gets as the window permits; complete the sweep when none is outstanding."""
         waiting, opened = self._waiting, self._open
-        opened.pop(question, None)
-        if self._done is None:
-            return
-        self._leaveLane(question)
-        while waiting and len(opened) < self.window:
-            self._send(waiting.popleft())
+        self._isSending = True
+        try:
+            while waiting and len(opened) < self.window:
+                self._send(waiting.popleft())
+        finally:
+            self._isSending = False
         if self.progress is not None:
             self._progressed(self.progress, self.asked + len(waiting) + self._held)
         if not opened and self._done is not None:
@@ -352,7 +364,7 @@ class Sweep:
         if question.about is None:
             self._broken(error)
             return
-        if not self._isExceptionLogged:
+        if not (self._isExceptionLogged or isinstance(error, RDMAError)):
             self._isExceptionLogged = True
             _log.failure(text, Failure(error), route=question.path)
         if question.kind in (_NodeInfo, _PortInfo) and self._failures < MOST_PROBLEMS:

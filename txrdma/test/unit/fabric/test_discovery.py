@@ -19,11 +19,13 @@ from txrdma.fabric.snapshots import dump, load
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GUID, LID
 from txrdma.iba.verbs import NodeType
+from txrdma.mad.agent import MADAgent
 from txrdma.mad.errors import MADError, MADTimeoutError
 from txrdma.mad.layouts.attributes import RPCS
 from txrdma.mad.layouts.sa import LinkRecord, NodeRecord, PortInfoRecord
 from txrdma.mad.layouts.smp import ExtendedPortInfo, NodeInfo
 from txrdma.mad.schedule import MADSchedule
+from txrdma.sim.fabric.fabric import SimulatedFabric
 from txrdma.sim.nets.fattree import fatTree
 from txrdma.sim.nets.netfile import Net, parseNet
 from txrdma.test.support.mad.administration import Administration
@@ -343,8 +345,51 @@ class RefusedTests(FaultTestCase):
                     outcome[0].trap(InvalidRequest)
                 else:
                     self.assertEqual(self.kinds(outcome[0]), ["unprocessed"])
-                    self.assertEqual(len(self.flushLoggedErrors(InvalidRequest)), 1)
-                self.assertEqual((each._held, each._lanes, each.asked), (0, {}, each.answered), refused)
+                self.assertComplete(each, refused)
+
+    def assertComplete(self, sweep: Sweep, refused: int) -> None:
+        self.assertEqual((sweep._held, sweep._lanes, sweep.asked), (0, {}, sweep.answered), refused)
+        self.assertIn(" 0 outstanding", repr(self.agent))
+
+    def test_issue(self) -> None:
+        """The same if the agent itself raises, which is logged if it is its fault."""
+        whole = Sweep(self.agent, maxPerNode=2)
+        self.answerTo(whole.run())
+        for refused in range(2, whole.asked + 1):
+            for error, logged in ((InvalidRequest("it does not fit"), 0), (ZeroDivisionError("a bug"), 1)):
+                issue, asked = self.agent.issue, iter(range(1, 1000))
+
+                def failing(
+                    *what: Any, issue: Any = issue, number: Any = asked, at: int = refused, error: Any = error
+                ) -> None:
+                    if next(number) == at:
+                        raise error
+                    issue(*what)
+
+                with patch.object(self.agent, "issue", failing):
+                    sweep = Sweep(self.agent, maxPerNode=2)
+                    fabric = self.answerTo(sweep.run())
+                self.assertEqual(self.kinds(fabric), ["unprocessed"])
+                self.assertEqual(len(self.flushLoggedErrors(type(error))), logged)
+                self.assertComplete(sweep, refused)
+
+    def test_fromSomeTimeOn(self) -> None:
+        """A sweep of many nodes completes even if its port refuses all Gets that wait."""
+        agent = MADAgent(self.clock, SimulatedFabric(self.clock, fatTree(400)).attach("h00000"))
+        self.addCleanup(agent.close)
+        send, sent = agent.port.send, iter(range(10_000))
+
+        def failing(*what: Any) -> None:
+            if next(sent) > 300:
+                raise InvalidRequest("no more")
+            send(*what)
+
+        self.patch(agent.port, "send", failing)
+        sweep = Sweep(agent, maxPerNode=2)
+        fabric = self.answerTo(sweep.run())
+        self.assertEqual(self.kinds(fabric), ["unprocessed"])
+        self.assertGreater(sweep.asked, 1000)
+        self.assertEqual((sweep._held, sweep._lanes, sweep.asked), (0, {}, sweep.answered))
 
 
 class DyingTests(FaultTestCase):
