@@ -89,10 +89,14 @@ def view(root: str | Path = SYS, known: Mapping[str, DeviceView] | None = None) 
     Read all devices and ports once.
 
     @param known: result of the previous call; a device that is removed while it is read remains unchanged,
-        until it is found missing.
+        until it is found missing, and so do all while devices cannot be listed.
     """
     seen: dict[str, DeviceView] = {}
-    for device in devices(root):
+    try:
+        found = devices(root)
+    except DeviceUnavailable:
+        return dict(known or {})
+    for device in found:
         try:
             identity = device.identity
             seen[device.name] = DeviceView(

@@ -262,8 +262,8 @@ class _Reader:
             self._socket.setsockopt(_SOL_NETLINK, _ADD_MEMBERSHIP, group)
 
     def leave(self) -> None:
-        with suppress(OSError):  # what it receives until it joins again, or is closed, is not read
-            for group in self._groups:
+        for group in self._groups:
+            with suppress(OSError):  # what it receives until it joins again, or is closed, is not read
                 self._socket.setsockopt(_SOL_NETLINK, _DROP_MEMBERSHIP, group)
 
     def fileno(self) -> int:

@@ -128,8 +128,7 @@ class _Folder:
 
     def _missed(self, error: OSError) -> None:
         """Check that a file or folder that was not opened is missing, and that the device is not."""
-        if error.errno in _EXHAUSTED:
-            raise DeviceUnavailable(f"the RDMA {self._kind} {self.name}: {advised(error)}") from error
+        _checkMissing(error, f"the RDMA {self._kind} {self.name}")
         self._checkThere()
 
     def _checkThere(self) -> None:
@@ -445,11 +444,7 @@ class EndPort(_Folder):
     def _netdevOfHardware(self) -> str:
         """Return an interface of the same hardware with this port number."""
         folder = self.device._path / "device" / "net"
-        try:
-            names = sorted(entry.name for entry in folder.iterdir())
-        except OSError:
-            return ""
-        for name in names:
+        for name in _namesIn(folder):
             # Drivers number ports here or there, from 0.
             numbers = [_numberIn(folder / name / attribute) for attribute in ("dev_id", "dev_port")]
             if max(numbers) == self.number - 1:
@@ -473,10 +468,7 @@ class EndPort(_Folder):
             return None
 
     def _textOfNetdev(self, netdev: str, attribute: str) -> str:
-        try:
-            return (self._root / "class" / "net" / netdev / attribute).read_text().strip()
-        except OSError:
-            return ""
+        return _textIn(self._root / "class" / "net" / netdev / attribute)
 
 
 def devices(root: str | Path = SYS) -> list[RDMADevice]:
@@ -484,13 +476,33 @@ def devices(root: str | Path = SYS) -> list[RDMADevice]:
     Return the RDMA devices of this host; none if the kernel does not support RDMA.
 
     @param root: path at which sysfs is mounted.
+    @raise DeviceUnavailable: they cannot be listed at present.
     """
-    folder = Path(root) / "class" / "infiniband"
+    return [RDMADevice(name, Path(root)) for name in _namesIn(Path(root) / "class" / "infiniband")]
+
+
+def _checkMissing(error: OSError, what: str) -> None:
+    """Raise L{DeviceUnavailable} if an error does not show that a file is missing."""
+    if error.errno in _EXHAUSTED:
+        raise DeviceUnavailable(f"{what}: {advised(error)}") from error
+
+
+def _namesIn(folder: Path) -> list[str]:
+    """Return the entries of a folder, in numeric order; none if it is missing."""
     try:
-        names = sorted((entry.name for entry in folder.iterdir()), key=naturalKey)
-    except OSError:
+        return sorted((entry.name for entry in folder.iterdir()), key=naturalKey)
+    except OSError as error:
+        _checkMissing(error, str(folder))
         return []
-    return [RDMADevice(name, Path(root)) for name in names]
+
+
+def _textIn(path: Path) -> str:
+    """Return the content of a file, stripped; empty if it is missing."""
+    try:
+        return path.read_text().strip()
+    except OSError as error:
+        _checkMissing(error, str(path))
+        return ""
 
 
 def _member(kind: Callable[[int], _T], number: int, otherwise: _T) -> _T:
@@ -509,25 +521,16 @@ def _gid(text: str) -> GID:
 
 def _numberIn(path: Path) -> int:
     try:
-        return int(path.read_text(), 0)
-    except (OSError, ValueError):
+        return int(_textIn(path), 0)
+    except ValueError:
         return 0
 
 
 def _characterDevice(folder: Path, prefix: str, device: str, port: int | None = None) -> str:
     """Return the name of the class's device that belongs to an RDMA device, and to a port of it."""
-    try:
-        names = sorted((entry.name for entry in folder.iterdir()), key=naturalKey)
-    except OSError:
-        return ""
-    for name in names:
-        if not name.startswith(prefix):
+    for name in _namesIn(folder):
+        if not name.startswith(prefix) or _textIn(folder / name / "ibdev") != device:
             continue
-        try:
-            if (folder / name / "ibdev").read_text().strip() != device:
-                continue
-            if port is None or int((folder / name / "port").read_text(), 0) == port:
-                return name
-        except (OSError, ValueError):
-            continue  # it has just gone
+        if port is None or _numberIn(folder / name / "port") == port:
+            return name
     return ""

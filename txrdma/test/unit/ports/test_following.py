@@ -27,7 +27,7 @@ from txrdma.ports.following import (
 from txrdma.ports.network import HostNetwork
 from txrdma.test.support.sysfs import INFINIBAND, SysFS
 from txrdma.test.unit.ports.test_network import MemoryReactor
-from txrdma.testing.failingcalls import FailingCalls
+from txrdma.testing.failingcalls import FailingCalls, OPENING_CALLS
 
 PORT = "class/infiniband/mlx5_0/ports/1"
 
@@ -172,11 +172,12 @@ class FollowingTests(SynchronousTestCase):
         self.assertEqual(self.taken(), [DeviceRemoved("mlx5_0")])
 
     def test_withoutDescriptors(self) -> None:
-        """An attribute that cannot be read at present has not changed."""
+        """What cannot be read at present has not changed."""
         self.sysfs.port("mlx5_0", 1, INFINIBAND, [("fe80::2:c903:0:7", "IB/RoCE v1", "")])
         self.follow()
         calls = FailingCalls(self.patch, lambda name: OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
-        calls.watch(os, "open")
+        for owner, name in OPENING_CALLS:
+            calls.watch(owner, name)
         number, isReached = 0, True
         while isReached:
             number += 1
