@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import field
 from itertools import combinations
+from typing import Final
 
 from txrdma.error import WireError
 from txrdma.iba.types import RKey
@@ -58,7 +59,7 @@ Largest number of attempts to replace a failed link, after delays from 1 s to 51
 After that, only a change of the ports starts new attempts.
 """
 
-_RETAINED = 2
+_RETAINED: Final = 2
 """Number of lost links whose keys of buffers are retained, for handshakes in which the peer named one."""
 
 
@@ -336,6 +337,9 @@ class LinkExchanges:
         if link in core.links:
             core.links.remove(link)
             link.state = "gone"
+            for buffer in link.remoteKeys.values():
+                if link in buffer:
+                    buffer[link] = buffer.pop(link)  # the last one: see _RETAINED
             core.output = [each for each in core.output if each[0] is not link]
             core.pending.append(LinkLost(link, text))
 
