@@ -363,8 +363,10 @@ class Link:
         """Flush dirty flows, and repost receives."""
         self.scheduler.settle()
         used = self._used
-        if len(used) >= _REPOST and not self.isOver:  # after the flush, to keep it out of the latency
-            self.scheduler.collect()
+        if len(used) < _REPOST:
+            return
+        self.scheduler.collect()
+        if not self.isOver:  # after the flush, to keep it out of the latency
             try:
                 self._queuePair.postReceive(used)
             except RDMAError as error:  # once more after the next message, if there is a receive for it
