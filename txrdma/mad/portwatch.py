@@ -135,14 +135,15 @@ class PortReopener:
         self._resume = resume
         self._returned = returned
         self._timer = Timer(reactor)
-        self._isLogged = False
+        self._isLogged = self._isStopped = False
 
     def start(self) -> None:
         """Try after L{RETURN_SECONDS}, and again until the port is open."""
         self._timer.start(RETURN_SECONDS, self._try)
 
     def stop(self) -> None:
-        """Cancel further attempts."""
+        """Cancel further attempts, also during one."""
+        self._isStopped = True
         self._timer.stop()
 
     def _try(self) -> None:
@@ -158,7 +159,7 @@ class PortReopener:
                 self._isLogged = True
                 _log.failure("opening a lost port raised an exception; another attempt follows")
         finally:
-            if port is None:
+            if port is None and not self._isStopped:
                 self.start()
         if port is not None:
             self._isLogged = False

@@ -366,6 +366,26 @@ class SubscriptionTests(SynchronousTestCase):
         agent.close()
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
+    def test_closedWhileStarting(self) -> None:
+        """No port is opened any more after an agent was closed while one was started, in vain."""
+
+        def reopen() -> WiredPort:
+            port = WiredPort(self.wire, 1)
+            self.patch(port, "start", start)
+            opened.append(port)
+            return port
+
+        def start(receiver: object) -> None:
+            agent.close()
+            raise ResourceExhausted("simulated")
+
+        opened: list[WiredPort] = []
+        agent = MADAgent(self.clock, self.wire.ports[0], timeoutSeconds=0.5, reopen=reopen)
+        agent.portLost("the device is gone")
+        pass_(self.clock, 30, 0.5)
+        self.assertEqual([each.isClosed for each in opened], [True])
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
     def test_clockSetBack(self) -> None:
         """After a port has returned, its calls end in time if the clock is set back and others are made."""
         agent = MADAgent(self.clock, self.wire.ports[0], reopen=lambda: WiredPort(self.wire, 1))
