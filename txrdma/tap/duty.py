@@ -119,9 +119,10 @@ class Threads:
         """Return a function that calls functions in the thread of this name."""
         pool = self._pools.get(name)
         if pool is None:
-            pool = self._pools[name] = ThreadPool(1, 1, name)
+            pool = ThreadPool(1, 1, name)
             if self._isStarted:
                 self._startOne(pool)
+            self._pools[name] = pool
         return partial(deferToThreadPool, self._reactor, pool)
 
     def start(self) -> None:
@@ -141,19 +142,20 @@ class Threads:
             raise ResourceExhausted(f"no thread for the {pool.name}: {error}") from error
 
     def stop(self) -> None:
-        """End all threads. Idempotent."""
+        """End all threads; none is used after that. Idempotent."""
         self._isStarted = False
         pools, self._pools = self._pools, {}
         for pool in pools.values():
-            pool.threads = [each for each in pool.threads if each.ident is not None]  # others never started
-            pool.stop()
+            with _log.failuresHandled("while the thread of the {name} stopped", name=pool.name):
+                pool.threads = [each for each in pool.threads if each.ident is not None]  # others never ran
+                pool.stop()
 
 
 class Duty:
     """
     The work of the active monitor: L{open}, L{begin}, L{start}, L{end}.
 
-    @ivar close: closes what L{open} has opened and releases the lease, if L{start} was not called. Blocks.
+    @ivar close: closes what L{open} has opened and releases the lease, without what L{end} does. Blocks.
     @ivar writer: writes the history, or None. C{remote} sends it to an engine, or is None.
     @ivar notifier: sends alerts. C{files} writes files for other programs.
     """

@@ -182,7 +182,8 @@ class MonitorService(ListeningService):
 
     @ivar poller: polls the fabric while the service runs.
     @ivar site: serves the pages.
-    @ivar close: closes the port and the history, and releases the lease, if the service was never started.
+    @ivar close: closes the port and the history, and releases the lease: call it if the service
+        was never started. Idempotent.
     """
 
     command = "fabric-monitor"
