@@ -41,7 +41,7 @@ SEEDS ?= 1000
 FIRST ?=
 GENERATORS ?=
 PROTOCOLS ?= btl btl-groups btl-groups-shared-memory btl-paths btl-rdma btl-shared-memory collector coordinator \
-	mad rdma rsocket smc smc-announcements smc-neighbours smc-shared-memory soft
+	mad rdma rsocket smc smc-announcements smc-neighbours smc-shared-memory soft web
 SECONDS ?= 30
 INPUTS ?=
 UNGUIDED ?=

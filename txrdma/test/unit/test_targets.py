@@ -12,6 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 import txrdma
 from txrdma.test.support import CHECKOUT
 from txrdma.test.support.checkouttools import tool
+from txrdma.testing.simulate import GENERATORS
 
 
 class MakefileTests(SynchronousTestCase):
@@ -38,6 +39,14 @@ class MakefileTests(SynchronousTestCase):
         targets = set(prerequisites[".PHONY"])
         run = targets & words | set(prerequisites["check"])
         self.assertEqual(targets - run, {*self.OTHERWISE})
+
+    def test_protocols(self) -> None:
+        """C{make hostile} plays the hostile peers of all protocols."""
+        makefile = (CHECKOUT / "Makefile").read_text().replace("\\\n", " ")
+        found = re.search(r"^PROTOCOLS \?=(.*)$", makefile, re.MULTILINE)
+        assert found is not None
+        hostile = sorted(name for name in GENERATORS if name.startswith("hostile-"))
+        self.assertEqual(sorted(f"hostile-{name}" for name in found[1].split()), hostile)
 
     def test_coverage(self) -> None:
         """Every package has a threshold of its coverage."""

@@ -50,6 +50,8 @@ from txrdma.testing.outcome import check
 from txrdma.testing.smc.hosts import connectedSockets, Host, MemorySocket
 
 _SECONDS: Final = 50e-6
+"""Time of data to the other end."""
+
 _NOW: Final = 1e6
 """Seconds between the readings of the fabric and the simulation: pages show ages in days."""
 
