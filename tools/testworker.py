@@ -29,7 +29,7 @@ PROCESS_EVENTS: Final = frozenset({"subprocess.Popen", "os.fork", "os.posix_spaw
 NETWORK_EVENTS: Final = frozenset({"socket.bind", "socket.connect", "socket.sendto"})
 STALL_SECONDS: Final = 1.0
 """
-Maximum seconds for which one event may block the reactor, unless the class of the test has a reason
+Maximum seconds of one iteration of the reactor, unless the class of the test has a reason
 (attribute C{blocksBecause}).
 """
 SAMPLE_SECONDS: Final = 0.2
@@ -90,7 +90,7 @@ class Stalls:
 
     def clear(self) -> None:
         """Discard the events of the previous test."""
-        self.seconds, self.event, self.where = 0.0, "", ""
+        self.seconds, self.event, self.where, self._sampled = 0.0, "", "", ""
         self._iterationSeconds = 0.0
 
     @property
@@ -111,12 +111,16 @@ class Stalls:
             before, number = number, self._number
             if number == before and number % 2:
                 frames = traceback.extract_stack(sys._current_frames()[self._main])[-DEPTH:]
-                self.where = ", ".join(f"{os.path.basename(f.filename)}:{f.lineno} {f.name}" for f in frames)
+                self._sampled = ", ".join(
+                    f"{os.path.basename(f.filename)}:{f.lineno} {f.name}" for f in frames
+                )
 
     def _watched(self, call: Any) -> Any:
         def watched(reactor: Any, *arguments: Any) -> Any:
             begun = self._ran()
             isFirst = not self._number % 2  # otherwise it is within an event of another reactor
+            if isFirst and not arguments:
+                self._sampled = ""
             self._number += isFirst
             try:
                 return call(reactor, *arguments)
@@ -128,6 +132,7 @@ class Stalls:
                     self._iterationSeconds = seconds
                 if seconds > self.seconds:
                     self.seconds, self.event = seconds, repr(arguments[0]) if arguments else "delayed calls"
+                    self.where = self._sampled
 
         return watched
 
