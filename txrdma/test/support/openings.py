@@ -91,6 +91,13 @@ class OpeningContract:
                 gc.collect()
             await deferLater(reactor, 0.002)
 
+    async def settled(self) -> dict[str, int]:
+        """Count what is open when peers have noticed the end: when it does not change any more."""
+        found: dict[str, int] = {}
+        while (before := found) != (found := self.left()):
+            await deferLater(reactor, _PAUSE_SECONDS)
+        return before
+
     async def check(self: Any, least: int) -> None:
         """
         Fail each call once, with each error number.
@@ -106,9 +113,8 @@ class OpeningContract:
             calls.begin(0)
             for _ in range(2):  # the first one imports modules, and starts threads of the reactor
                 await self.use()
-            await deferLater(reactor, _PAUSE_SECONDS)  # peers notice the end
             gc.collect()
-            before, number, isReached = self.left(), 0, True
+            before, number, isReached = await self.settled(), 0, True
             gc.freeze()  # so that each collection takes little time
             self.addCleanup(gc.unfreeze)
             while isReached:
@@ -124,6 +130,7 @@ class OpeningContract:
                 calls.begin(0)
                 self.assertEqual(await self.leftAfter(before), {}, what)
                 self.assertLessEqual(len(self.flushLoggedErrors()), self.mostLogged, what)
+            gc.unfreeze()
             self.assertEqual(outcome, _DONE, "without a failure")
             self.assertGreater(number, least)
 
