@@ -3,7 +3,7 @@ C{/metrics}: the metrics of one or several fabrics, made in pieces between which
 
 A scrape of a large fabric has hundreds of megabytes. It is compressed while it is made, once for all scrapers
 that request the same within L{SHARED_SECONDS} and a round of readings, and each scraper receives the pieces
-at its own speed. If one reads nothing for a minute, its connection is closed.
+at its own speed. If one has not read a piece after a minute, its connection is closed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SHARED_SECONDS: Final = 10.0
 """Seconds for which a scrape is sent to further scrapers, unless there are newer readings."""
 
 STALLED_SECONDS: Final = 60.0
-"""Seconds without room for a piece after which a scraper's connection ends."""
+"""Seconds after which the connection of a scraper ends that has not read what was sent."""
 
 _STEP: Final = 1 << 18
 """Characters of text that are made at a time, which takes some milliseconds."""

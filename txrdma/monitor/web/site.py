@@ -105,7 +105,7 @@ def _filesIn(folder: Path) -> ReadOnly:
     """
     Return the files of a folder, which are read once: no path leads out of it, and it has no listing.
 
-    @raise DeviceUnavailable: they cannot be read, because no descriptor is left.
+    @raise DeviceUnavailable: they cannot be read.
     """
     try:
         files = {str(path.relative_to(folder)): (path.suffix, path.read_bytes()) for path in _pathsIn(folder)}
