@@ -31,7 +31,7 @@ from txrdma.smc.group._groupstate import LinkLife
 from txrdma.smc.group.attachment import Attachment, DevicePort, PeerEnd
 from txrdma.smc.group.buffers import Element
 from txrdma.smc.group.interfaces import LinkedStream, LinkOwner
-from txrdma.smc.group.sendscheduler import FLUSH_SECONDS, post, SendScheduler, statusText
+from txrdma.smc.group.sendscheduler import FLUSH_SECONDS, SendScheduler, statusText
 from txrdma.smc.terms.offer import Agreement
 from txrdma.smc.wire.cdc import CDC_LENGTH, CDC_START, CDC_TYPE, unpackFrom
 from txrdma.smc.wire.clc import Accept, AnswerV2, Confirm, sizeCode
@@ -424,7 +424,7 @@ class Link:
         queue.number(request)
         request.inline = (raw,)
         try:
-            post(self._queuePair, [request])
+            self.scheduler.submit([request])
         except Exception as error:
             if not isinstance(error, RDMAError):
                 _log.failure("An SMC-R link ends because of an error while sending ({link!r})", link=self)

@@ -33,7 +33,7 @@ from twisted.python.failure import Failure
 
 from txrdma.error import RDMAError
 from txrdma.iba.verbs import Completion, SendRequest, Status
-from txrdma.interfaces import IDirectLane, IQueuePair
+from txrdma.interfaces import IDirectLane
 from txrdma.kit.logs import errorText
 from txrdma.smc.flow.flow import Flow
 from txrdma.smc.flow.owner import FlowOwner
@@ -66,23 +66,6 @@ def statusText(status: Status) -> str:
 
 def _refused(error: RDMAError) -> str:
     return f"the device refused a send request: {error}"
-
-
-def post(queuePair: IQueuePair, requests: Sequence[SendRequest]) -> None:
-    """
-    Post requests of a link; once more if they are refused, since they contain bytes of all its connections.
-
-    @raise RDMAError: they were refused twice; none is posted.
-    """
-    try:
-        queuePair.postSend(requests)
-    except RDMAError as error:
-        _log.debug(
-            "{pair!r} refused requests, which are posted again: {error}",
-            pair=queuePair,
-            error=errorText(error),
-        )
-        queuePair.postSend(requests)
 
 
 class SchedulerOwner(Protocol):
@@ -423,7 +406,7 @@ class SendScheduler:
         try:
             self._fill(flows, requests)
             if requests:
-                post(self._queuePair, requests)
+                self.submit(requests)
                 self._posted(flows)
             self._afterPost()
         except RDMAError as error:
@@ -436,9 +419,25 @@ class SendScheduler:
     def _post(self, requests: list[SendRequest]) -> None:
         if not self.queue.isOver:
             try:
-                post(self._queuePair, requests)
+                self.submit(requests)
             except RDMAError as error:
                 self._owner.broken(_refused(error))
+
+    def submit(self, requests: Sequence[SendRequest]) -> None:
+        """
+        Post requests; once more if they are refused, since they contain bytes of all connections.
+
+        @raise RDMAError: they were refused twice; none is posted.
+        """
+        try:
+            self._queuePair.postSend(requests)
+        except RDMAError as error:
+            _log.debug(
+                "{link!r} posts requests again, which were refused: {error}",
+                link=self._owner,
+                error=errorText(error),
+            )
+            self._queuePair.postSend(requests)
 
     def _makeSpace(self, room: int) -> int:
         """Poll for acknowledged messages, and return the free window; watch for completions if it is full."""
