@@ -818,7 +818,9 @@ class MessageUser(User, RDMAProtocol):
         # When the reactor stops, the program may send until its transport closes: in stopProducing, say.
         mayStillSend = self.host.isStopped and self.transport._life.isOpen
         isOver = self.isEnding and not mayStillSend
-        message = Sending(number, data, immediate, isCancelled=isOver or self.lost is not None)
+        # A peer may have closed: callbacks before C{connectionLost}, such as stopProducing, send in vain.
+        hasEnded = self.lost is not None or self.transport._life.isClosed
+        message = Sending(number, data, immediate, isCancelled=isOver or hasEnded)
         self.sent.append(message)
         return message
 
