@@ -37,11 +37,10 @@ RESERVE_BYTES: Final = 256 << 20
 OLDEST: Final = 60.0
 """Seconds without a new chunk of a message after which its sender is considered lost."""
 
-
-EXCUSED: Final = 5.0
+PERIODS: Final = 5
 """
-Seconds granted to incomplete messages after this process was suspended: five of the longest timeouts of a
-peer.
+Number of parts of that time, each of which begins when this process has seen the end of the part before: at
+most one part passes while it is suspended, or when its clock is set forward.
 """
 
 
@@ -61,11 +60,14 @@ class Budget:
 
 
 class _Incomplete:
-    __slots__ = ("at", "data", "missing", "tag", "usesReserve")
+    """C{due}: when the current part of L{OLDEST} ends; C{left}: the number of parts with it."""
+
+    __slots__ = ("data", "due", "left", "missing", "tag", "usesReserve")
 
     def __init__(self, tag: int, total: int, usesReserve: bool) -> None:
         self.usesReserve = usesReserve
-        self.tag, self.data, self.missing, self.at = tag, bytearray(total), total, 0.0
+        self.tag, self.data, self.missing = tag, bytearray(total), total
+        self.due, self.left = 0.0, PERIODS
 
 
 class Assembly:
@@ -77,7 +79,7 @@ class Assembly:
         self._budget = budget
         self._bytes = 0  # of incomplete messages, without the additional one
         self._usesReserve = False
-        self._incomplete: dict[int, _Incomplete] = {}  # the one that has waited longest for a chunk first
+        self._incomplete: dict[int, _Incomplete] = {}  # the one that is due next first
 
     def __len__(self) -> int:
         return len(self._incomplete)
@@ -131,7 +133,7 @@ class Assembly:
         length = len(chunk.payload)
         found.data[chunk.offset : chunk.offset + length] = chunk.payload
         found.missing -= length
-        found.at = now
+        found.due, found.left = now + OLDEST / PERIODS, PERIODS
         if not found.missing:
             self._release(found)
             return found.data
@@ -147,15 +149,22 @@ class Assembly:
             self._budget.used -= len(found.data)
 
     def deadline(self) -> float | None:
-        """Time at which the first of the incomplete messages expires; None if there is none."""
+        """Time at which to call L{hasStopped}; None if there is no incomplete message."""
         for found in self._incomplete.values():
-            return found.at + OLDEST
+            return found.due
         return None
 
-    def postpone(self, now: float) -> None:
-        """Extend the deadline of incomplete messages, because this process caused the delay."""
-        for found in self._incomplete.values():
-            found.at = max(found.at, now - OLDEST + EXCUSED)
+    def hasStopped(self, now: float) -> bool:
+        """Return whether no chunk of a message has arrived for too long."""
+        for fragment, found in tuple(self._incomplete.items()):
+            if found.due > now:
+                break
+            found.left -= 1
+            if not found.left:
+                return True
+            found.due = now + OLDEST / PERIODS
+            self._incomplete[fragment] = self._incomplete.pop(fragment)  # behind the others
+        return False
 
     def drop(self) -> None:
         """Drop all incomplete messages, because the peer is lost."""

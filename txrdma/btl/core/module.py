@@ -111,7 +111,6 @@ _NOT_REPEATED: Final = "a segment to the peer could not be retransmitted"
 _TIMER_FAILED: Final = "a timer of the peer failed"
 _NOT_PROCESSED: Final = "a packet of the peer could not be processed"
 _UNLIMITED: Final = 1 << 62
-_ASLEEP: Final = 1.0
 
 
 class Module(FastPath):
@@ -747,14 +746,7 @@ class Module(FastPath):
 
     def expired(self, now: float) -> None:
         self._catchUp()
-        earliest = self._times.earliest(self.lose)
-        # If this process has slept, chunks may have arrived that it has not read.
-        if earliest is not None and earliest + _ASLEEP < now:
-            for each in self.peers:
-                try:
-                    each.assembly.postpone(now)
-                except Exception as error:
-                    self.lose(each, _TIMER_FAILED, error)
+        self._times.earliest(self.lose)  # computes deadlines that may have changed
         while (peer := self._times.take(now, self.lose)) is not None:
             try:
                 self._expire(peer, now)
@@ -768,7 +760,7 @@ class Module(FastPath):
                 self._events.append(PeerClosed(peer))
             self._forget(peer)
             return
-        if peer.hasStopped(now):
+        if peer.assembly.hasStopped(now):
             self.lose(peer, "the peer has stopped in the middle of a message")
         elif peer.sent.expired(now):
             if peer.state == CLOSING and not peer.unfinished():  # only the peer's BYE is missing

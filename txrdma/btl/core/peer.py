@@ -442,11 +442,6 @@ class Peer:
         found = {id(each): each for each in (*self.sent.unfinished(), *writing, *self.urgent, *self.usual)}
         return [each for each in found.values() if not each.isOver and each.kind != BYE]
 
-    def hasStopped(self, now: float) -> bool:
-        """Return whether the peer has stopped in the middle of a message."""
-        oldest = self.assembly.deadline()
-        return oldest is not None and oldest <= now
-
     def deadline(self, keepAlive: float) -> float | None:
         """Time of the next timer of this peer, except acknowledgements."""
         if self.state == REMOVED:

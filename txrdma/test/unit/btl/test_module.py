@@ -7,7 +7,7 @@ from random import Random
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.btl.core.assembly import Budget, LONGEST, MOST_BYTES, MOST_MESSAGES, OLDEST
+from txrdma.btl.core.assembly import Budget, LONGEST, MOST_BYTES, MOST_MESSAGES, OLDEST, PERIODS
 from txrdma.btl.core.earlypackets import MOST_NAMES, MOST_PACKETS
 from txrdma.btl.core.events import Event, MessageReceived, PeerClosed, PeerFailed, SendCompleted, SendFailed
 from txrdma.btl.core.module import COMMAND_MTU, Module, SHARED_ROOM
@@ -540,6 +540,17 @@ class LiarTests(ModuleTestCase):
         self.run_(0.0006)
         self.assertEqual((len(self.messages()), len(self.toAlice.assembly)), (0, 1))
         self.bob.module.expired(self.world.now + 120.0)  # as a reactor does, which reads only afterwards
+        self.run_(5.0)
+        self.assertEqual([len(each) for each in self.messages()], [1_000_000])
+        self.assertEqual(self.of("bob", PeerFailed) + self.of("alice", PeerFailed), [])
+
+    def test_clockSetForward(self) -> None:
+        """A clock that is set forward several times, as far as a message may wait, loses no message."""
+        self.send(bytes(1_000_000), 1)
+        self.run_(0.0006)
+        self.assertEqual(len(self.toAlice.assembly), 1)
+        for number in range(1, PERIODS):
+            self.bob.module.expired(self.world.now + number * OLDEST)
         self.run_(5.0)
         self.assertEqual([len(each) for each in self.messages()], [1_000_000])
         self.assertEqual(self.of("bob", PeerFailed) + self.of("alice", PeerFailed), [])
