@@ -43,6 +43,8 @@ Number of parts of that time, each of which begins when this process has seen th
 most one part passes while it is suspended, or when its clock is set forward.
 """
 
+_PERIOD_SECONDS: Final = OLDEST / PERIODS
+
 
 class Budget:
     """
@@ -133,7 +135,7 @@ class Assembly:
         length = len(chunk.payload)
         found.data[chunk.offset : chunk.offset + length] = chunk.payload
         found.missing -= length
-        found.due, found.left = now + OLDEST / PERIODS, PERIODS
+        found.due, found.left = now + _PERIOD_SECONDS, PERIODS
         if not found.missing:
             self._release(found)
             return found.data
@@ -162,7 +164,7 @@ class Assembly:
             found.left -= 1
             if not found.left:
                 return True
-            found.due = now + OLDEST / PERIODS
+            found.due = now + _PERIOD_SECONDS
             self._incomplete[fragment] = self._incomplete.pop(fragment)  # behind the others
         return False
 
