@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from twisted.trial.unittest import TestCase
 
+from txrdma.test.soak.streams import test_failing_calls as failing
 from txrdma.testing.repeating import RepeatedConnectionsContract
 
 
@@ -17,40 +18,32 @@ class RoCETests(RepeatedConnectionsContract, TestCase):
 
 
 class RsocketTests(RepeatedConnectionsContract, TestCase):
-    LISTEN, CONNECT = r"rsocket:0:device=soft\:{there}", r"rsocket:{there}:{port}:device=soft\:{here}"
+    LISTEN, CONNECT = failing.RSocketTests.LISTEN, failing.RSocketTests.CONNECT
 
 
 class BTLTests(RepeatedConnectionsContract, TestCase):
-    LISTEN = r"btl:{there}:0:device=soft\:{there}"
-    CONNECT = r"btl:{there}:{port}:device=soft\:{here}"
+    LISTEN, CONNECT = failing.BTLTests.LISTEN, failing.BTLTests.CONNECT
 
 
 class RDMATests(RepeatedConnectionsContract, TestCase):
-    LISTEN, CONNECT = r"rdma:0:device=soft\:{there}", r"rdma:{there}:{port}:device=soft\:{here}"
+    LISTEN, CONNECT = failing.RDMATests.LISTEN, failing.RDMATests.CONNECT
 
 
 class IBTests(RepeatedConnectionsContract, TestCase):
-    """C{ib:}, by shared memory."""
-
-    LISTEN = r"ib:service=7:device=soft\:{there}"
-    CONNECT = r"ib:7:dgid \:\:ffff\:{there}:device=soft\:{here}"
+    LISTEN, CONNECT = failing.IBTests.LISTEN, failing.IBTests.CONNECT
 
 
 class RsocketRoCETests(RepeatedConnectionsContract, TestCase):
-    LISTEN = r"rsocket:0:device=soft\:{there}\:route=rocev2"
-    CONNECT = r"rsocket:{there}:{port}:device=soft\:{here}\:route=rocev2"
+    LISTEN, CONNECT = failing.RoCERSocketTests.LISTEN, failing.RoCERSocketTests.CONNECT
 
 
 class BTLRoCETests(RepeatedConnectionsContract, TestCase):
-    LISTEN = r"btl:{there}:0:device=soft\:{there}\:route=rocev2"
-    CONNECT = r"btl:{there}:{port}:device=soft\:{here}\:route=rocev2"
+    LISTEN, CONNECT = failing.RoCEBTLTests.LISTEN, failing.RoCEBTLTests.CONNECT
 
 
 class RDMARoCETests(RepeatedConnectionsContract, TestCase):
-    LISTEN = r"rdma:0:device=soft\:{there}\:route=rocev2"
-    CONNECT = r"rdma:{there}:{port}:device=soft\:{here}\:route=rocev2"
+    LISTEN, CONNECT = failing.RoCERDMATests.LISTEN, failing.RoCERDMATests.CONNECT
 
 
 class IBRoCETests(RepeatedConnectionsContract, TestCase):
-    LISTEN = r"ib:service=7:device=soft\:{there}\:route=rocev2"
-    CONNECT = r"ib:7:dgid \:\:ffff\:{there}:device=soft\:{here}\:route=rocev2"
+    LISTEN, CONNECT = failing.RoCEIBTests.LISTEN, failing.RoCEIBTests.CONNECT
