@@ -138,7 +138,7 @@ class Threads:
     def _startOne(pool: ThreadPool) -> None:
         try:
             pool.start()
-        except RuntimeError as error:  # the pool tries again when it is used
+        except RuntimeError as error:  # of the interpreter
             raise ResourceExhausted(f"no thread for the {pool.name}: {error}") from error
 
     def stop(self) -> None:
