@@ -383,9 +383,10 @@ class PortMember:
             self._resign(self._name + 1)
 
     def _sendPing(self, seconds: float, isSuspect: bool = False) -> None:
+        """Ping the coordinator; the line may end, which sets another timer."""
         self.isAnswered, self._isSuspect = False, isSuspect
-        self._report(Ping(kind=HostMessageKind.PING).encode())
         self._timer.start(seconds, self._ping)
+        self._report(Ping(kind=HostMessageKind.PING).encode())
 
     def _seekAgain(self, first: int = 0) -> None:
         """Find the coordinator, or become it; after an exception, try again later."""

@@ -192,6 +192,18 @@ class SharingTests(TestCase):
             device = self.open()
         await waitUntil(reactor, lambda: memberOf(device).isCoordinator)
 
+    async def test_coordinatorEndsWhileMembersPingIt(self) -> None:
+        """Members that notice the end of the coordinator when they ping it go on seeking another one."""
+        devices = [self.open() for _ in range(3)]
+        await self.isSettled(*devices)
+        devices.pop(0).close()
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as ending:
+            ending.bind(hostName(self.address, 0))  # its process still has the name
+            for device in devices:
+                memberOf(device)._sendPing(60.0)
+        await waitUntil(reactor, lambda: any(memberOf(device).isCoordinator for device in devices))
+        await self.isSettled(*devices)
+
     async def test_silentCoordinatorIsReplacedAndBecomesMember(self) -> None:
         self.patch(members, "PING_SECONDS", 0.3)
         self.patch(members, "FIRST_PING_SECONDS", 0.2)
