@@ -65,6 +65,7 @@ class SharingTests(TestCase):
 
     def setUp(self) -> None:
         self.address = loopbackAddress()
+        self.errors: dict[subprocess.Popen[str], Path] = {}
 
     def start(
         self,
@@ -73,7 +74,6 @@ class SharingTests(TestCase):
         count: int,
         *ports: str,
         address: str = "",
-        stderr: int | None = None,
         before: Sequence[str] = (),
     ) -> subprocess.Popen[str]:
         """
@@ -83,7 +83,11 @@ class SharingTests(TestCase):
         """
         device = f"soft:{address or self.address}:route={route}"
         words = (role, device, self.address, str(count), *ports)
-        return started(self, "-m", PROGRAM, *words, before=before, stderr=stderr)
+        errors = Path(self.mktemp())
+        with errors.open("w") as stderr:
+            process = started(self, "-m", PROGRAM, *words, before=before, stderr=stderr)
+        self.errors[process] = errors
+        return process
 
     def line(self, process: subprocess.Popen[str]) -> str:
         """Return the next line that a process prints."""
@@ -108,7 +112,8 @@ class SharingTests(TestCase):
             output = client.stdout.read()  # including what readline has buffered
             client.wait()
             watchdog.cancel()
-            self.assertEqual((output.split()[-1:], client.returncode), (["done"], 0))
+            ended = output.split()[-1:], client.returncode
+            self.assertEqual(ended, (["done"], 0), self.errors[client].read_text())
 
     def test_killed(self) -> None:
         """When coordinators and clients are killed, the other clients get all answers."""
@@ -135,8 +140,9 @@ class SharingTests(TestCase):
         coordinator and its successor have been killed, new clients can connect.
         """
         coordinator, *servers = self.begin()
-        late = self.start("server", "auto", 0, PORTS[0], stderr=subprocess.PIPE)
-        self.assertIn("is in use by another program", late.communicate(timeout=60)[1])
+        late = self.start("server", "auto", 0, PORTS[0])
+        late.communicate(timeout=60)
+        self.assertIn("is in use by another program", self.errors[late].read_text())
         servers[0].kill()
         servers[0].wait()
         self.assertIn("ready", self.line(self.start("server", "auto", 0, PORTS[0])))
