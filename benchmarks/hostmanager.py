@@ -53,7 +53,7 @@ def measure() -> float:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         bound.bind((address, ROCE_PORT))
         sockets.append(bound)
-        members.append(PortMember(reactor, address, share, bound, isAlone=share == 1))
+        members.append(PortMember(reactor, address, share, bound))
         sinks.append(Sink())
         members[-1].start(sinks[-1].sendProbe, sinks[-1].forwarded)
     coordinator, member = members

@@ -2,10 +2,10 @@
 The coordinator's information about the members of an address, and the destinations of packets.
 
 The positions of the members' sockets are found in rounds: a probe for each position, from 0 on, with a nonce
-that no member has seen before. A round begins when a member enters or leaves. It is repeated, at growing
-intervals and L{ROUNDS} times at most, until each member has reported a position, and none of these positions
-can belong to another process: a process that has ended may still have its socket. Members that have not
-answered are not in the filter. Processes that are stopped have sockets, too, so each round probes one
+that no member has seen before. A round begins at first, and when a member enters or leaves. It is repeated,
+at growing intervals and L{ROUNDS} times at most, until each member has reported a position, and none of these
+positions can belong to another process: a process that has ended may still have its socket. Members that have
+not answered are not in the filter. Processes that are stopped have sockets, too, so each round probes one
 position more.
 """
 
@@ -50,11 +50,8 @@ class Coordinator:
     @ivar share: share of the coordinator's own device.
     """
 
-    def __init__(self, share: int, random: Callable[[], int], now: float, isTakeover: bool = False) -> None:
-        """
-        @param random: returns unpredictable numbers of 64 bits.
-        @param isTakeover: other devices may exist already.
-        """
+    def __init__(self, share: int, random: Callable[[], int], now: float) -> None:
+        """@param random: returns unpredictable numbers of 64 bits."""
         self.share = share
         self._random = random
         self._shares: set[int] = {share}
@@ -66,10 +63,7 @@ class Coordinator:
         self._deadline: float | None = None
         self._probes: list[PositionProbe] = []
         self._events: list[FilterChanged] = []
-        if isTakeover:
-            self._begin(now)
-        else:
-            self._settle()
+        self._begin(now)
 
     @property
     def shares(self) -> frozenset[int]:

@@ -78,12 +78,9 @@ class PortMember:
     @ivar isAnswered: whether the coordinator has answered the last ping.
     """
 
-    def __init__(
-        self, reactor: Reactor, address: str, share: int, bound: socket.socket, isAlone: bool
-    ) -> None:
+    def __init__(self, reactor: Reactor, address: str, share: int, bound: socket.socket) -> None:
         """
         @param bound: the UDP socket, which the caller closes before this object.
-        @param isAlone: no other device had the port before.
         @raise DeviceUnavailable: a process of another user claims to be the coordinator.
         """
         self.address = address
@@ -100,7 +97,7 @@ class PortMember:
         self._name = 0  # number of the coordinator's name
         self._seekPause = SEEK_SECONDS
         self.isAnswered = self._isSuspect = False
-        self._seek(not isAlone)
+        self._seek()
 
     def __repr__(self) -> str:
         return f"<PortMember {self.share} of {self.address}>"
@@ -391,7 +388,9 @@ class PortMember:
     def _seekAgain(self, first: int = 0) -> None:
         """Find the coordinator, or become it; after an exception, try again later."""
         try:
-            self._seek(True, first)
+            self._seek(first)
+            if self.isCoordinator:
+                _log.info("this process coordinates port 4791 of {address} now", address=self.address)
         except Exception as error:
             if isinstance(error, DeviceUnavailable):
                 _rateLimited.warn(self.address, "{error}", error=errorText(error))
@@ -402,7 +401,7 @@ class PortMember:
             finally:
                 self._timer.start(_REFUSED_SECONDS, self._seekAgain)
 
-    def _seek(self, isTakeover: bool, first: int = 0) -> None:
+    def _seek(self, first: int = 0) -> None:
         """
         Find the coordinator, or become it.
 
@@ -426,7 +425,7 @@ class PortMember:
                 )
             except OSError:
                 continue  # another device was faster
-            self._coordinate(isTakeover)
+            self._coordinate()
             return
         self._timer.start(SEEK_SECONDS, self._seekAgain)
 
@@ -465,15 +464,13 @@ class PortMember:
         if self._forwarder.home is not None:
             self._sendPing(FIRST_PING_SECONDS)
 
-    def _coordinate(self, isTakeover: bool) -> None:
-        """Become the coordinator; C{isTakeover}: there may have been another one."""
-        coordinator = Coordinator(self.share, partial(randbits, 64), self._reactor.seconds(), isTakeover)
+    def _coordinate(self) -> None:
+        """Become the coordinator."""
+        coordinator = Coordinator(self.share, partial(randbits, 64), self._reactor.seconds())
         coordinator.receives(self.share, self._isReceiving)
         for serviceID in self._services:
             coordinator.serves(self.share, serviceID, True)
         self._forwarder.coordinator = coordinator
-        if isTakeover:
-            _log.info("this process coordinates port 4791 of {address} now", address=self.address)
         self._turn()
 
     def close(self) -> None:

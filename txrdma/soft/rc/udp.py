@@ -127,14 +127,9 @@ def ipAndPort(address: RawAddress) -> tuple[str, int]:
 
 @implementer(IReadDescriptor, IWriteDescriptor)
 class UDPCarrier:
-    """
-    A UDP socket with Don't Fragment and counted IPv4 identifications; C{dropped} were not sent.
-
-    @ivar isAlone: whether no other socket had the same port when this one was bound.
-    """
+    """A UDP socket with Don't Fragment and counted IPv4 identifications; C{dropped} were not sent."""
 
     isLive = True
-    isAlone = True
 
     def __init__(
         self,
@@ -159,7 +154,6 @@ class UDPCarrier:
         try:
             made = self._socket = udpSocket(address) if shared is None else shared
             if shared is not None:
-                self.isAlone = _isFree(address, port)
                 made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             made.bind(_socketAddress(address, port))
         except BaseException as error:
@@ -420,16 +414,6 @@ def udpSocket(address: str) -> socket.socket:
 def _unavailable(address: str, error: OSError) -> DeviceUnavailable:
     """Return the error of a device whose address has no socket."""
     return DeviceUnavailable(f"no UDP socket at {address}: {advised(error)}{addressAdvice(address, error)}")
-
-
-def _isFree(address: str, port: int) -> bool:
-    """Return whether no socket has this address and port."""
-    with udpSocket(address) as trial:
-        try:
-            trial.bind(_socketAddress(address, port))
-        except OSError:
-            return False
-    return True
 
 
 def _reportClass(bound: socket.socket) -> tuple[int, int]:

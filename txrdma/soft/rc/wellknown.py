@@ -140,7 +140,7 @@ class SharingPort(RoCEPort):
                 shared, self._unbound = self._unbound or udpSocket(self._zonedAddress), None
                 carrier = UDPCarrier(self._reactor, self._zonedAddress, ROCE_PORT, shared=shared)
                 undo.callback(carrier.close)
-                member = PortMember(self._reactor, self.address, self._share, carrier.bound, carrier.isAlone)
+                member = PortMember(self._reactor, self.address, self._share, carrier.bound)
                 undo.callback(member.close)
                 self.wellKnown = WellKnownPort(self._reactor, carrier, member, self)
                 undo.pop_all()

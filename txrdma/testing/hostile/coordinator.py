@@ -140,11 +140,10 @@ class Member(Talker):
         self._number = 0
         self.peer = self
         self._taken: set[tuple[int, int]] = set()
-        isAlone = not address.members
         address.members.append(self)
         bound: Any = SimpleNamespace()
         reactor: Any = host
-        self.member = PortMember(reactor, _ADDRESS, share, bound, isAlone)
+        self.member = PortMember(reactor, _ADDRESS, share, bound)
         self.member.claim(share)
         self.member.setReceiving(True)
         self.member.start(self.sendProbe, self.forwarded)

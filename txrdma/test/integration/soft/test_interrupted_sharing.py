@@ -46,11 +46,13 @@ SECONDS = 20.0
 class SimulatedPort:
     """A device's socket at port 4791: the kernel passes each packet to one of them by its position."""
 
-    def __init__(self, host: InterruptionTests, share: int, isAlone: bool) -> None:
+    def __init__(self, host: InterruptionTests, share: int) -> None:
         self.host, self.received = host, list[bytes]()
         with ExitStack() as undo:
-            self.member = PortMember(host.clock, host.address, share, self, isAlone)  # type: ignore[arg-type]
+            self.member = PortMember(host.clock, host.address, share, self)  # type: ignore[arg-type]
             undo.callback(self.member.close)
+            host.ports.append(self)
+            undo.callback(host.ports.remove, self)
             self.member.start(self.sendProbe, self.forwarded)
             self.member.setReceiving(True)
             undo.pop_all()
@@ -119,9 +121,7 @@ class InterruptionTests(SteppedTime, SynchronousTestCase):
     def open(self) -> SimulatedPort | None:
         """Open a device."""
         share = 1 + max((each.member.share for each in self.ports), default=0)
-        port: SimulatedPort | None = self.do(SimulatedPort, self, share, not self.ports)
-        if port is not None:
-            self.ports.append(port)
+        port: SimulatedPort | None = self.do(SimulatedPort, self, share)
         return port
 
     def reaches(self, number: int, packet: bytes, source: SimulatedPort, target: SimulatedPort) -> bool:

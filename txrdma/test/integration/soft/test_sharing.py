@@ -23,6 +23,7 @@ from txrdma.soft.host import forwarding
 from txrdma.soft.host import member as members
 from txrdma.soft.host.member import PortMember
 from txrdma.soft.host.names import hostName, isShareTaken
+from txrdma.soft.rc import udp, wellknown
 from txrdma.soft.shared.sharedmemoryport import SharedMemoryPort
 from txrdma.soft.shared.unixpackets import Line
 from txrdma.test.support.soft.management import message
@@ -179,6 +180,31 @@ class SharingTests(TestCase):
             coordinator.close()
             await waitUntil(reactor, lambda: any(memberOf(device).isCoordinator for device in devices))
             await self.isSettled(*devices)
+
+    def test_devicesMayBindPortAtSameTime(self) -> None:
+        """Whenever a device binds a socket to the port, another one can do so, too."""
+        attempts: list[OSError | None] = []
+
+        class Socket(socket.socket):
+            def bind(self, name: Any) -> None:
+                super().bind(name)
+                with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
+                    other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+                    try:
+                        other.bind(name)
+                    except OSError as error:
+                        attempts.append(error)
+                    else:
+                        attempts.append(None)
+
+        device = openSoftDevice(reactor, self.address, route="rocev2")
+        self.addCleanup(device.close)
+        for module in (udp, wellknown):
+            self.patch(module, "udpSocket", lambda address: Socket(socket.AF_INET, socket.SOCK_DGRAM))
+        port = sharingPortOf(device)
+        self.patch(port, "_unbound", None)
+        port._join()
+        self.assertEqual(attempts, [None])
 
     async def test_lineToEndingProcess(self) -> None:
         """

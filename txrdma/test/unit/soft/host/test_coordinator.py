@@ -46,13 +46,14 @@ class Sockets:
 
 
 class CoordinatorTests(SynchronousTestCase):
-    def make(self, isTakeover: bool = False) -> Coordinator:
-        return Coordinator(OWN, count(1000).__next__, 0.0, isTakeover)
+    def make(self) -> Coordinator:
+        return Coordinator(OWN, count(1000).__next__, 0.0)
 
     def test_coordinatorWithoutMembersNeedsNoTimer(self) -> None:
         coordinator = self.make()
-        self.assertEqual(coordinator.outgoing(), [])
-        self.assertEqual(coordinator.events(), [FilterChanged({}, 0)])
+        sockets = Sockets(coordinator, OWN)
+        sockets.turn(0.0)
+        self.assertEqual(sockets.filter, FilterChanged({OWN: 0}, 0))
         self.assertIsNone(coordinator.deadline())
 
     def test_filterHasPositionOfEachMember(self) -> None:
@@ -113,7 +114,7 @@ class CoordinatorTests(SynchronousTestCase):
         self.assertEqual(sockets.filter, FilterChanged({OWN: 0, 9: 1}, 0))
 
     def test_socketsOfStoppedProcessesOnlyCauseMoreRounds(self) -> None:
-        coordinator = self.make(True)
+        coordinator = self.make()
         sockets = Sockets(coordinator, 50, 51, OWN, 52, 9)
         sockets.deaf = {50, 51, 52}
         coordinator.entered(9, 1.0)
@@ -124,7 +125,7 @@ class CoordinatorTests(SynchronousTestCase):
         self.assertEqual(sockets.filter, FilterChanged({OWN: 2, 9: 4}, 2))
 
     def test_requestsGoToMemberUntilOwnProbeIsReceived(self) -> None:
-        coordinator = self.make(True)
+        coordinator = self.make()
         coordinator.entered(9, 1.0)
         probe = coordinator.outgoing()[1]
         coordinator.seen(9, probe.position, probe.nonce, 1.0)
@@ -176,7 +177,7 @@ class CoordinatorTests(SynchronousTestCase):
         self.assertRaises(ValueError, coordinator.serves, 9, SERVICES, True)
 
     def test_noMemberIsKnownAfterTakeover(self) -> None:
-        coordinator = self.make(True)
+        coordinator = self.make()
         service, share = Destination(serviceID=0x42), Destination(share=9)
         self.assertEqual([coordinator.isKnown(each) for each in (service, share)], [False, False])
         coordinator.entered(9, 0.05)
