@@ -9,7 +9,8 @@ name at which one listens, and becomes a member; if none does, it takes the firs
 coordinator. When a line to the coordinator ends, its member does this again. A coordinator may also be
 stopped, so members ping it. One that does not answer twice still has its name; a member then seeks from the
 next name on. When the stopped process continues, it finds a coordinator at a later name, and becomes a
-member.
+member. It looks there when a line ends. Two devices may take different names at the same time, so each one
+then looks for later coordinators, and connects to earlier names for a moment to let their coordinators look.
 """
 
 from __future__ import annotations
@@ -331,7 +332,10 @@ class PortMember:
 
     def _isSucceeded(self) -> bool:
         """Return whether there is a later coordinator, because this process did not run for a while."""
-        return self.isCoordinator and any(map(self._isUsed, range(self._name + 1, NAMES)))
+        return self.isCoordinator and self._hasSuccessor()
+
+    def _hasSuccessor(self) -> bool:
+        return any(map(self._isUsed, range(self._name + 1, NAMES)))
 
     def _isReplaced(self) -> bool:
         """
@@ -425,7 +429,12 @@ class PortMember:
                 )
             except OSError:
                 continue  # another device was faster
+            if self._hasSuccessor():
+                self._leave()
+                continue
             self._coordinate()
+            for name in range(first):
+                self._isUsed(name)  # the coordinator there looks for its successor when a line ends
             return
         self._timer.start(SEEK_SECONDS, self._seekAgain)
 

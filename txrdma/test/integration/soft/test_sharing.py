@@ -263,6 +263,37 @@ class SharingTests(TestCase):
         await self.isSettled(*devices)
         self.assertEqual([memberOf(device).isCoordinator for device in devices], [False] * 3 + [True])
 
+    async def test_coordinatorLearnsOfUnknownSuccessor(self) -> None:
+        """A device that takes a later name without having been a member becomes the only coordinator."""
+        devices = [self.open() for _ in range(2)]
+        await self.isSettled(*devices)
+        former, successor = map(memberOf, devices)
+        successor._leave()
+        await waitUntil(reactor, lambda: not former._lines)
+        successor._seek(1)
+        await waitUntil(reactor, lambda: not former.isCoordinator)
+        await self.isSettled(*devices)
+
+    async def test_laterNameTakenAtSameTime(self) -> None:
+        """Of two devices that take different names at the same time, one becomes a member."""
+        devices = [self.open() for _ in range(3)]
+        await self.isSettled(*devices)
+        devices.pop(0).close()
+        one, other = map(memberOf, devices)
+        one._leave()
+        listener: Any = vars(members)["LocalListener"]
+
+        def alongside(*arguments: Any) -> Any:
+            self.patch(members, "LocalListener", listener)
+            other._leave()
+            other._seek(1)
+            return listener(*arguments)
+
+        self.patch(members, "LocalListener", alongside)
+        one._seek()
+        self.assertEqual([one.isCoordinator, other.isCoordinator], [False, True])
+        await self.isSettled(*devices)
+
     async def test_memberWithInvalidMessageIsDisconnectedAlone(self) -> None:
         devices = [self.open() for _ in range(2)]
         await self.isSettled(*devices)
