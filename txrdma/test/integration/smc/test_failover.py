@@ -14,10 +14,12 @@ from twisted.internet.error import ConnectionLost
 from txrdma.iba.verbs import AsyncEventKind
 from txrdma.interfaces import AsyncEvent
 from txrdma.smc.flow.flow import Flow
+from txrdma.smc.group.attachment import DevicePort
 from txrdma.smc.group.failover import LinkFailover
 from txrdma.smc.group.group import LinkGroup
 from txrdma.smc.group.groups import LinkGroups, useDevice
 from txrdma.smc.stream.stream import Stream
+from txrdma.smc.wire.llc import AddLink, RequestAddLink
 from txrdma.test.support.smc.races import Listener, RaceTestCase
 from txrdma.testing.smc.hosts import Host
 from txrdma.testing.smc.scenario import DEVICE
@@ -83,6 +85,32 @@ class SecondLinkTests(TwoLinkTestCase):
         for group in self.both():
             [link] = group.links
             self.assertIsNone(link.scheduler.queue.unacknowledged)
+
+    def test_rejectedOffersLeaveNothing(self) -> None:
+        """A client may request a second link and reject the offered one, any number of times."""
+        usual = LinkFailover._portFor
+
+        def portFor(failover: LinkFailover, peerEnd: AddLink | None) -> DevicePort | None:
+            return None if peerEnd is not None else usual(failover, peerEnd)
+
+        self.patch(LinkFailover, "_portFor", portFor)
+        here, there = RaceTestCase.pair(self)
+        asking, offering = self.both()
+        devices: list[Any] = self.groupsOf[self.server].devices
+        counts = []
+        for _ in range(20):
+            core: Any = asking.core._core
+            own = core.links[0].local
+            v1, v2 = AddLink(mac=own.mac, gid=own.gid), RequestAddLink(gidCount=1, gid=own.gid)
+            core.sendRequest(v2 if core.version == 2 else v1)
+            asking.check()
+            self.until(lambda: len(offering.links) == 2)
+            self.until(lambda: len(offering.links) == 1)
+            tables = [(each.keys, each._queuePairs, each._completionQueues) for each in devices]
+            counts.append([tuple(map(len, each)) for each in tables])
+        self.assertEqual(counts[1:], counts[:1] * 19)
+        here.transport.write(b"still there")
+        self.until(lambda: there.received == b"still there")
 
 
 class FailureTests(TwoLinkTestCase):

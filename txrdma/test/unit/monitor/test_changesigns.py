@@ -1,10 +1,43 @@
-"""Limits of the sweeps that signs of change cause."""
+"""What signs of change cost: searches of a fabric, and sweeps."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.monitor.reading.changesigns import MOST_UNPLANNED, UNPLANNED_SECONDS, UnplannedSweeps
+from txrdma.fabric.model import Fabric, Port
+from txrdma.iba.types import LID
+from txrdma.mad.layouts.messages import Notice
+from txrdma.mad.layouts.traps import LocalChangeDetails, Trap
+from txrdma.monitor.reading.changesigns import (
+    ChangeSigns,
+    MOST_UNPLANNED,
+    UNPLANNED_SECONDS,
+    UnplannedSweeps,
+)
+
+
+class SearchedFabric(Fabric):
+    """A fabric that counts the searches of all its ports."""
+
+    searches = 0
+
+    def endPorts(self) -> Iterator[Port]:
+        self.searches += 1
+        return super().endPorts()
+
+
+class ChangeSignsTests(SynchronousTestCase):
+    def test_unknownLIDs(self) -> None:
+        """Notices about any number of LIDs cost one search of all ports for each version of a fabric."""
+        signs, fabric = ChangeSigns(), SearchedFabric()
+        for version, searches in ((1, 1), (2, 2)):
+            for lid in range(1, 600):
+                details = LocalChangeDetails(lid=LID(lid)).encode()
+                notice = Notice(isGeneric=True, trapNumber=Trap.LOCAL_CHANGES, details=details)
+                self.assertTrue(signs.noticed(notice, fabric, version))
+            self.assertEqual(fabric.searches, searches)
 
 
 class UnplannedSweepsTests(SynchronousTestCase):
