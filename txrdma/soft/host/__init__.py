@@ -40,8 +40,8 @@ messages for services that are claimed, and for shares whose UDP ports are in us
 report, but only for C{AWAITED_SECONDS}: senders repeat them.
 
 I{Stopped processes.} Members ping the coordinator. One that does not answer twice is replaced: its members
-use the next of 16 names. When it runs again, its lines have ended; it finds the coordinator with a later
-name, and becomes a member.
+use the next of 16 names. When it runs again, its lines have ended, or another device has connected to tell
+it; it finds the coordinator with a later name, and becomes a member.
 
 I{Failures.} A member that is stopped or busy does not answer probes; until it does, its packets are
 forwarded. Packets to a member that does not read its line are dropped while messages are queued, as with a

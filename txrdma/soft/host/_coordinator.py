@@ -2,11 +2,11 @@
 The coordinator's information about the members of an address, and the destinations of packets.
 
 The positions of the members' sockets are found in rounds: a probe for each position, from 0 on, with a nonce
-that no member has seen before. A round begins at first, and when a member enters or leaves. It is repeated,
-at growing intervals and L{ROUNDS} times at most, until each member has reported a position, and none of these
-positions can belong to another process: a process that has ended may still have its socket. Members that have
-not answered are not in the filter. Processes that are stopped have sockets, too, so each round probes one
-position more.
+that no member has seen before. A round begins at the start, and when a member enters or leaves. It is
+repeated, at growing intervals and L{ROUNDS} times at most, until each member has reported a position, and
+none of these positions can belong to another process: a process that has ended may still have its socket.
+Members that have not answered are not in the filter. Processes that are stopped have sockets, too, so each
+round probes one position more.
 """
 
 from __future__ import annotations

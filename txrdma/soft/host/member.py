@@ -8,9 +8,9 @@ Theory of operation. A coordinator listens at one of L{NAMES} abstract names. A 
 name at which one listens, and becomes a member; if none does, it takes the first name and becomes the
 coordinator. When a line to the coordinator ends, its member does this again. A coordinator may also be
 stopped, so members ping it. One that does not answer twice still has its name; a member then seeks from the
-next name on. When the stopped process continues, it finds a coordinator at a later name, and becomes a
-member. It looks there when a line ends. Two devices may take different names at the same time, so each one
-then looks for later coordinators, and connects to earlier names for a moment to let their coordinators look.
+next name on. Whenever a line ends, a coordinator looks for one with a later name, and becomes its member: so
+does a stopped process that continues. Two devices may take different names at the same time, so each of them
+looks then, too, and connects to earlier names for a moment, which lets the coordinators there look.
 """
 
 from __future__ import annotations
@@ -98,7 +98,10 @@ class PortMember:
         self._name = 0  # number of the coordinator's name
         self._seekPause = SEEK_SECONDS
         self.isAnswered = self._isSuspect = False
-        self._seek()
+        with ExitStack() as undo:
+            undo.callback(self._leave)
+            self._seek()
+            undo.pop_all()
 
     def __repr__(self) -> str:
         return f"<PortMember {self.share} of {self.address}>"
@@ -117,6 +120,8 @@ class PortMember:
         @param forwarded: processes a packet for this device, and the address and UDP port of its sender.
         """
         self._sendProbe, self._forwarder.forwarded = sendProbe, forwarded
+        if self.isCoordinator:
+            self._install(FilterChanged({}, 0))  # without any filter, probes do not reach their positions
         self._turn()
 
     def receiveNow(self) -> None:
@@ -331,7 +336,11 @@ class PortMember:
                 self._turn()
 
     def _isSucceeded(self) -> bool:
-        """Return whether there is a later coordinator, because this process did not run for a while."""
+        """
+        Return whether there is a later coordinator.
+
+        This process did not run for a while, or both became coordinators at the same time.
+        """
         return self.isCoordinator and self._hasSuccessor()
 
     def _hasSuccessor(self) -> bool:
@@ -409,7 +418,7 @@ class PortMember:
         """
         Find the coordinator, or become it.
 
-        @param first: ignore coordinators with earlier names, which do not answer.
+        @param first: do not become a member of coordinators with earlier names, which do not answer.
         """
         first = min(first, NAMES - 1)
         for _ in range(2):

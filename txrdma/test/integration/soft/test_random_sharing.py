@@ -92,7 +92,7 @@ class Host:
     The processes at an address.
 
     @ivar sockets: those at port 4791, by position; as in Linux, the last one replaces one that is closed.
-    @ivar filter: the positions by share, and that for requests.
+    @ivar filter: the positions by share, and that for requests; None until one is installed.
     @ivar isCalm: processes are neither killed nor stopped.
     """
 
@@ -102,7 +102,7 @@ class Host:
         self.now = 0.0
         self.processes: list[Process] = []
         self.sockets: list[Process] = []
-        self.filter: tuple[dict[int, int], int] = {}, 0
+        self.filter: tuple[dict[int, int], int] | None = None
         self.isCalm = False
         self._calling: list[Process] = []
         self._shares = iter(range(1, 255))
@@ -121,7 +121,7 @@ class Host:
 
     def called(self) -> None:
         """A process makes a system call: others may act before it."""
-        if self._calling and len(self._calling) < DEPTH and self.random.random() < 0.2:
+        if len(self._calling) < DEPTH and self.random.random() < 0.2:
             self.act(0.3)
 
     def act(self, chance: float) -> None:
@@ -164,12 +164,13 @@ class Host:
             self.sockets[position] = last
 
     def socketAt(self, position: int) -> Process:
-        """Return the socket at a position; the system chooses any one if there is none."""
-        return self.sockets[position if position < len(self.sockets) else 5 % len(self.sockets)]
+        """Return the socket at a position; the system chooses any one if there is none, or no filter."""
+        isKnown = self.filter is not None and position < len(self.sockets)
+        return self.sockets[position if isKnown else 5 % len(self.sockets)]
 
     def deliver(self, packet: bytes) -> None:
         """Receive a packet at port 4791."""
-        positions, home = self.filter
+        positions, home = self.filter or ({}, 0)
         self.socketAt(positions.get(packet[5], home)).inbox.append(packet)
 
     def step(self) -> None:
@@ -202,8 +203,8 @@ class Host:
         if len(coordinators) != 1:
             found.append(f"coordinators: {coordinators}")
         positions = {process.share: position for position, process in enumerate(self.sockets)}
-        if self.filter[0] != positions:
-            found.append(f"the filter has {self.filter[0]}, not {positions}")
+        if self.filter is None or self.filter[0] != positions:
+            found.append(f"the filter has {self.filter}, not {positions}")
         for process in self.processes:
             if not self.reaches(process, toQueuePair(process.share << 16 | 5)):
                 found.append(f"{process.member} gets no packets")

@@ -21,6 +21,7 @@ from txrdma.iba.verbs import AddressVector, Completion, Status
 from txrdma.soft.device import openSoftDevice, SoftDevice
 from txrdma.soft.host import forwarding
 from txrdma.soft.host import member as members
+from txrdma.soft.host._filter import filterProgram
 from txrdma.soft.host.member import PortMember
 from txrdma.soft.host.names import hostName, isShareTaken
 from txrdma.soft.rc import udp, wellknown
@@ -205,6 +206,21 @@ class SharingTests(TestCase):
         self.patch(port, "_unbound", None)
         port._join()
         self.assertEqual(attempts, [None])
+
+    def test_filterIsInstalledAtOnce(self) -> None:
+        """Others need a filter for their probes, even if the first process does not run its reactor yet."""
+        filters: list[Any] = []
+        self.patch(members, "attachFilter", lambda bound, program: filters.append(program))
+        self.open()
+        self.assertEqual(filters, [filterProgram({}, 0)])
+
+    def test_failedStart(self) -> None:
+        """A device that cannot become the coordinator leaves no name."""
+        self.patch(members, "Coordinator", partial(divmod, 1, 0))
+        with self.assertRaises(TypeError):
+            self.open()
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as name:
+            name.bind(hostName(self.address, 0))
 
     async def test_lineToEndingProcess(self) -> None:
         """

@@ -89,6 +89,13 @@ class SharingTests(TestCase):
         self.errors[process] = errors
         return process
 
+    def printed(self) -> str:
+        """Return what all processes have written to standard error."""
+        return "".join(errors.read_text() for errors in self.errors.values())
+
+    def awaitReady(self, process: subprocess.Popen[str]) -> None:
+        self.assertIn("ready", self.line(process), self.printed())
+
     def line(self, process: subprocess.Popen[str]) -> str:
         """Return the next line that a process prints."""
         assert process.stdout is not None
@@ -97,10 +104,10 @@ class SharingTests(TestCase):
     def begin(self) -> list[subprocess.Popen[str]]:
         """Start the coordinator, and the services."""
         coordinator = self.start("idle", "auto", 0)
-        self.assertIn("ready", self.line(coordinator))
+        self.awaitReady(coordinator)
         servers = [self.start("server", "auto", 0, port) for port in PORTS]
         for server in servers:
-            self.assertIn("ready", self.line(server))
+            self.awaitReady(server)
         return [coordinator, *servers]
 
     def finish(self, clients: list[subprocess.Popen[str]]) -> None:
@@ -113,7 +120,7 @@ class SharingTests(TestCase):
             client.wait()
             watchdog.cancel()
             ended = output.split()[-1:], client.returncode
-            self.assertEqual(ended, (["done"], 0), self.errors[client].read_text())
+            self.assertEqual(ended, (["done"], 0), self.printed())
 
     def test_killed(self) -> None:
         """When coordinators and clients are killed, the other clients get all answers."""
@@ -127,7 +134,7 @@ class SharingTests(TestCase):
             victim.kill()
             if victim in idle:
                 idle = [self.start("idle", "auto", 0)]
-                self.assertIn("ready", self.line(idle[0]))
+                self.awaitReady(idle[0])
             else:
                 clients.remove(victim)
             self.line(clients[number % len(clients)])
@@ -145,10 +152,10 @@ class SharingTests(TestCase):
         self.assertIn("is in use by another program", self.errors[late].read_text())
         servers[0].kill()
         servers[0].wait()
-        self.assertIn("ready", self.line(self.start("server", "auto", 0, PORTS[0])))
+        self.awaitReady(self.start("server", "auto", 0, PORTS[0]))
         for _ in range(2):
             follower = self.start("idle", "auto", 0)
-            self.assertIn("ready", self.line(follower))
+            self.awaitReady(follower)
             coordinator.kill()
             self.finish([self.start("client", route, 1, *PORTS) for route in ROUTES])
             coordinator = follower
@@ -171,9 +178,9 @@ class SharingTests(TestCase):
         other namespaces may differ. One of them replaces a killed coordinator on the host.
         """
         coordinator = self.start("idle", "auto", 0)
-        self.assertIn("ready", self.line(coordinator))
+        self.awaitReady(coordinator)
         for port, before in zip(PORTS, ((), CONTAINER), strict=True):
-            self.assertIn("ready", self.line(self.start("server", "auto", 0, port, before=before)))
+            self.awaitReady(self.start("server", "auto", 0, port, before=before))
         for befores in (((), CONTAINER), (CONTAINER, ())):
             started = zip(ROUTES, befores, strict=True)
             self.finish([self.start("client", route, 2, *PORTS, before=before) for route, before in started])
