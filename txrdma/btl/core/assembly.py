@@ -62,7 +62,12 @@ class Budget:
 
 
 class _Incomplete:
-    """C{due}: when the current part of L{OLDEST} ends; C{left}: the number of parts with it."""
+    """
+    A message of which not all chunks have arrived.
+
+    @ivar due: time in seconds at which the current one of the L{PERIODS} since the last chunk ends.
+    @ivar left: number of periods that have not ended, with the current one.
+    """
 
     __slots__ = ("data", "due", "left", "missing", "tag", "usesReserve")
 
@@ -151,13 +156,17 @@ class Assembly:
             self._budget.used -= len(found.data)
 
     def deadline(self) -> float | None:
-        """Time at which to call L{hasStopped}; None if there is no incomplete message."""
+        """Time in seconds at which to call L{hasStopped}; None if there is no incomplete message."""
         for found in self._incomplete.values():
             return found.due
         return None
 
     def hasStopped(self, now: float) -> bool:
-        """Return whether no chunk of a message has arrived for too long."""
+        """
+        End the periods that are over; return whether the last one of a message is: its sender is lost.
+
+        Call this at L{deadline}.
+        """
         for fragment, found in tuple(self._incomplete.items()):
             if found.due > now:
                 break

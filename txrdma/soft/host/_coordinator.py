@@ -51,7 +51,7 @@ class Coordinator:
     """
 
     def __init__(self, share: int, random: Callable[[], int], now: float) -> None:
-        """@param random: returns unpredictable numbers of 64 bits."""
+        """@param random: returns unpredictable numbers of 64 bits, for the nonces of probes."""
         self.share = share
         self._random = random
         self._shares: set[int] = {share}

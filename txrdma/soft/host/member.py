@@ -8,9 +8,10 @@ Theory of operation. A coordinator listens at one of L{NAMES} abstract names. A 
 name at which one listens, and becomes a member; if none does, it takes the first name and becomes the
 coordinator. When a line to the coordinator ends, its member does this again. A coordinator may also be
 stopped, so members ping it. One that does not answer twice still has its name; a member then seeks from the
-next name on. Whenever a line ends, a coordinator looks for one with a later name, and becomes its member: so
-does a stopped process that continues. Two devices may take different names at the same time, so each of them
-looks then, too, and connects to earlier names for a moment, which lets the coordinators there look.
+next name on. Whenever a line ends, a coordinator looks for one with a later name, and becomes its member; so
+a stopped process that continues becomes a member. Two devices may take different names at the same time. So
+each new coordinator looks for later names, too, and connects to earlier ones for a moment: the end of these
+lines lets the coordinators there look.
 """
 
 from __future__ import annotations
@@ -327,7 +328,7 @@ class PortMember:
                 self._timer.start(self._seekPause, self._seekAgain)
                 self._seekPause = min(2 * self._seekPause, _UNANSWERED_SECONDS)
             return
-        if self._isSucceeded():
+        if self.isCoordinator and self._hasSuccessor():
             self._resign()
         elif line.share is not None and forwarder.members.get(line.share) is line:
             del forwarder.members[line.share]
@@ -335,15 +336,12 @@ class PortMember:
                 forwarder.coordinator.left(line.share, self._reactor.seconds())
                 self._turn()
 
-    def _isSucceeded(self) -> bool:
+    def _hasSuccessor(self) -> bool:
         """
-        Return whether there is a later coordinator.
+        Return whether there is a coordinator with a later name.
 
         This process did not run for a while, or both became coordinators at the same time.
         """
-        return self.isCoordinator and self._hasSuccessor()
-
-    def _hasSuccessor(self) -> bool:
         return any(map(self._isUsed, range(self._name + 1, NAMES)))
 
     def _isReplaced(self) -> bool:
@@ -393,7 +391,7 @@ class PortMember:
             self._resign(self._name + 1)
 
     def _sendPing(self, seconds: float, isSuspect: bool = False) -> None:
-        """Ping the coordinator; the line may end, which sets another timer."""
+        """Ping the coordinator. If the line has ended, the timer of the search for another one is set."""
         self.isAnswered, self._isSuspect = False, isSuspect
         self._timer.start(seconds, self._ping)
         self._report(Ping(kind=HostMessageKind.PING).encode())
@@ -483,7 +481,7 @@ class PortMember:
             self._sendPing(FIRST_PING_SECONDS)
 
     def _coordinate(self) -> None:
-        """Become the coordinator."""
+        """Become the coordinator of the address, whose socket name this device has."""
         coordinator = Coordinator(self.share, partial(randbits, 64), self._reactor.seconds())
         coordinator.receives(self.share, self._isReceiving)
         for serviceID in self._services:
