@@ -69,15 +69,18 @@ class Wakeups:
         if wake and wake != self.wokenReceives and wake & (3 if solicited else 1):
             self.wokenReceives = wake
             self._services.ring(RECEIVE_QUEUE)
-        if self.isPollNeeded and not wake & Wake.RECEIVES:
+        # An unsolicited record does not wake a peer that waits for solicited ones, but this process may wait
+        # until it is consumed.
+        isUnnoticed = wake & 3 == Wake.SOLICITED and not solicited and (self.armed | self.room) & WAKES_SENDER
+        if isUnnoticed or (self.isPollNeeded and not wake & Wake.RECEIVES):
             self._nudge()
         self.isPollNeeded = False
 
     def _nudge(self) -> None:
-        """Nudge the peer, unless an earlier nudge is still unanswered."""
+        """Nudge a peer that has not consumed all records, unless an earlier nudge is still unanswered."""
         rings = self._rings
         rings.readAcknowledged()
-        if rings.acknowledged >= self._nudgedAt:
+        if self._nudgedAt <= rings.acknowledged < rings.produced:
             self._nudgedAt = rings.produced
             self._services.nudge()
 

@@ -442,6 +442,33 @@ class LaneTests(LanesTestCase):
         self.one.lane.poll()
         self.assertEqual(ok(self.one.sent), [1])
 
+    def test_armedSenderWakesSolicitedReceiver(self) -> None:
+        self.one.lane.arm(True, True, False)
+        for identifier in (1, 2):
+            self.other.receive(identifier, (0, 100))
+            self.other.lane.arm(False, True, True)
+            self.one.post(send(identifier, b"x"))
+            self.one.deliver()
+            self.assertEqual(self.other.rung, ["sends"] * identifier)
+            self.one.lane.poll()
+            self.one.lane.arm(True, True, False)
+        self.assertEqual(ok(self.one.sent), [1, 2])
+        self.assertEqual((self.one.rung, self.one.output), ([], []))
+
+    def test_senderThatWaitsForSpaceWakesSolicitedReceiver(self) -> None:
+        for identifier in range(12):
+            self.other.receive(identifier, (0, 1000))
+        self.other.lane.arm(False, True, True)
+        self.one.post(
+            *(send(identifier, bytes(1000), solicited=identifier == 11) for identifier in range(12))
+        )
+        for _ in range(20):  # neither end polls unless it is woken
+            self.one.deliver()
+            self.other.deliver()
+        self.assertEqual(self.one.rung, ["receives"])
+        self.other.lane.poll()
+        self.assertEqual(ok(self.other.received), list(range(12)))
+
     def test_peerDeathDeliversReceivedAndFlushesRest(self) -> None:
         self.one.receive(7, (0, 100))
         self.other.post(send(9, b"last words"))
