@@ -199,7 +199,11 @@ class SharedDatagrams:
             made = DatagramLink(self._rendezvous, peer)
         except OSError:
             return None  # UDP is used instead
-        made.invite(self._doorbell)
+        try:
+            made.invite(self._doorbell)
+        except RDMAError:  # it would have to wait for the peer, and no descriptor is left
+            made.close()
+            return None
         if peer.isLost:  # the offer could not be sent
             made.close()
             return None

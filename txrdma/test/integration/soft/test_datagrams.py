@@ -17,6 +17,7 @@ from typing import Any, cast, NoReturn
 
 from twisted.trial.unittest import SkipTest
 
+from txrdma.error import ResourceExhausted
 from txrdma.iba.types import MTU, QPN
 from txrdma.iba.verbs import (
     Buffer,
@@ -35,8 +36,10 @@ from txrdma.soft.rc.localpeers import SEEK_SECONDS
 from txrdma.soft.rc.roce import RoCEPort
 from txrdma.soft.rc.udp import UDPCarrier
 from txrdma.soft.shared import datagrams
+from txrdma.soft.shared._rendezvous import RendezvousKind
 from txrdma.soft.shared.datagramlane import DatagramLane
 from txrdma.soft.shared.sharedmemoryport import SharedMemoryPort
+from txrdma.soft.shared.unixpackets import PacketSocket
 from txrdma.test.support.soft.neighbours import Added, RealCase
 from txrdma.test.support.soft.pairs import End, QKEY
 from txrdma.verbs.completions import CompletionReader, ReaderReactor
@@ -396,6 +399,37 @@ class SharedDatagramTests(DatagramCase):
             self.isAccepted(other, [b"by UDP"])
         self.runUntil(lambda: not lanesOf(one))
         self.assertEqual([each.qp.state for each in connected], [QPState.RTS] * 2)
+
+    def checkUnsentRings(self, sent: int) -> None:
+        """Check that datagrams use UDP, and nothing is left, if only so many rings can be sent."""
+        send, tries, added = PacketSocket.send, 0, Added()
+
+        def scarce(line: PacketSocket, message: bytes, descriptors: Sequence[int] = ()) -> None:
+            nonlocal tries
+            if message[0] == RendezvousKind.DATAGRAM_RING and descriptors:
+                tries += 1
+                if tries > sent:
+                    raise ResourceExhausted("no descriptor")
+            send(line, message, descriptors)
+
+        self.patch(PacketSocket, "send", scarce)
+        one, other = DatagramEnd(self.open()), DatagramEnd(self.open())
+        for _ in range(3):
+            one.sendText(other, b"by UDP")
+            self.isAccepted(other, [b"by UDP"])
+            self.runUntil(lambda: not lanesOf(one))
+            for peer in portOf(one)._peers.values():
+                peer.seekAt -= SEEK_SECONDS
+        self.assertGreaterEqual(tries, 3)
+        one.device.close()
+        other.device.close()
+        self.runUntil(added.isNothing)
+
+    def test_ringsThatCannotBeOfferedAreReplacedByUDP(self) -> None:
+        self.checkUnsentRings(0)
+
+    def test_ringsThatCannotBeAnsweredAreReplacedByUDP(self) -> None:
+        self.checkUnsentRings(1)
 
     def test_deviceWithoutSharedMemoryUsesUDP(self) -> None:
         one, other = DatagramEnd(self.open()), DatagramEnd(self.open("rocev2"))
