@@ -280,8 +280,12 @@ class _ConnectedDevice(PeerDevice):
         if not parsed.number:
             self._closeDatagramLink()
             return
-        if len(descriptors) != 1 or (self.datagramLink is not None and self.datagramLink.lane.isUp):
-            raise ValueError("a box for datagrams needs one descriptor, and must be the only one")
+        if len(descriptors) != 1:
+            raise ValueError(f"a box for datagrams needs one descriptor, not {len(descriptors)}")
+        if self.datagramLink is not None and self.datagramLink.lane.isUp:
+            # The peer has taken the refusal of an earlier box for that of the one that is attached.
+            self.refuseDatagramRing()
+            return
         doorbells = self._peerDoorbells.acquire(parsed.number)
         if doorbells is not None and (datagramLink := self.openDatagramLink()) is not None:
             try:
@@ -295,7 +299,7 @@ class _ConnectedDevice(PeerDevice):
         self.refuseDatagramRing()
 
     def refuseDatagramRing(self) -> None:
-        """Refuse the peer's box for lack of descriptors, so that datagrams use UDP."""
+        """Refuse the peer's box, for example for lack of descriptors, so that datagrams use UDP."""
         self._closeDatagramLink()
         self.send(DatagramRingOffer(kind=RendezvousKind.DATAGRAM_RING).encode())
 

@@ -6,6 +6,7 @@ L{txrdma.soft.shared.datagrams} and L{txrdma.soft.rc.localpeers}.
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 from array import array
 from collections.abc import Sequence
@@ -36,7 +37,7 @@ from txrdma.soft.rc.localpeers import SEEK_SECONDS
 from txrdma.soft.rc.roce import RoCEPort
 from txrdma.soft.rc.udp import UDPCarrier
 from txrdma.soft.shared import datagrams
-from txrdma.soft.shared._rendezvous import RendezvousKind
+from txrdma.soft.shared._rendezvous import mapBox, RendezvousKind
 from txrdma.soft.shared.datagramlane import DatagramLane
 from txrdma.soft.shared.sharedmemoryport import SharedMemoryPort
 from txrdma.soft.shared.unixpackets import PacketSocket
@@ -430,6 +431,42 @@ class SharedDatagramTests(DatagramCase):
 
     def test_ringsThatCannotBeAnsweredAreReplacedByUDP(self) -> None:
         self.checkUnsentRings(1)
+
+    def test_lateRefusalEndsNoConnection(self) -> None:
+        """Both devices refuse a ring, and one offers another one before it receives the refusal."""
+        ends = End(self.open()), End(self.open())
+        for here, there in (ends, ends[::-1]):
+            here.join(there)
+        for _ in range(10):
+            self.reactor.iterate(0)
+        one, other = (cast(SharedMemoryPort, end.device.routes[0]) for end in ends)
+        refused = 0
+
+        def scarce(descriptor: int) -> mmap.mmap:
+            nonlocal refused
+            if refused < 2:
+                refused += 1
+                raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+            return mapBox(descriptor)
+
+        def receive(port: SharedMemoryPort) -> None:
+            for line in tuple(port._links):
+                line.receiveNow()
+
+        self.patch(datagrams, "mapBox", scarce)
+        one.datagrams.laneTo((other.address, other.port))
+        other.datagrams.laneTo((one.address, one.port))
+        receive(one)
+        one.datagrams.laneTo((other.address, other.port))
+        for port in (other, one, other, one):
+            receive(port)
+        self.assertEqual(refused, 2)
+        self.assertEqual([end.qp.state for end in ends], [QPState.RTS] * 2)
+        lane = one.datagrams.laneTo((other.address, other.port))
+        assert lane is not None
+        for port in (other, one):
+            receive(port)
+        self.assertTrue(lane.isUp)
 
     def test_deviceWithoutSharedMemoryUsesUDP(self) -> None:
         one, other = DatagramEnd(self.open()), DatagramEnd(self.open("rocev2"))

@@ -139,10 +139,12 @@ class StrangeMailTests(DatagramCase):
         sock.close()
         self.gone(rings)
 
-    def test_secondBoxIsRefused(self) -> None:
+    def test_secondBoxIsRefusedAlone(self) -> None:
         sock, rings = self.mail()
         self.sendOffer(sock, [makeBoxOnly()])
-        self.runUntil(lambda: isClosed(sock))
+        self.runUntil(lambda: self.isRefused(sock))
+        self.assertEqual(len(lanesOf(self.target)), 1)
+        self.assertFalse(isClosed(sock))
         sock.close()
         self.gone(rings)
 
@@ -155,19 +157,18 @@ class StrangeMailTests(DatagramCase):
             sock.close()
         self.gone()
 
+    def isRefused(self, sock: socket.socket) -> bool:
+        """Return whether the next message refuses a box."""
+        try:
+            message = sock.recv(1 << 10, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        return message == DatagramRingOffer(kind=RendezvousKind.DATAGRAM_RING).encode()
+
     def test_boxWithoutDoorbellIsRefusedAlone(self) -> None:
         sock = self.come()
         self.sendOffer(sock, [makeBoxOnly()], 5)
-        received: list[bytes] = []
-
-        def reported() -> bool:
-            try:
-                received.append(sock.recv(1 << 10, socket.MSG_DONTWAIT))
-            except BlockingIOError:
-                return False
-            return received[-1] == DatagramRingOffer(kind=RendezvousKind.DATAGRAM_RING).encode()
-
-        self.runUntil(reported)
+        self.runUntil(lambda: self.isRefused(sock))
         self.assertFalse(isClosed(sock))
         sock.close()
         self.gone()
