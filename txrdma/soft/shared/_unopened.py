@@ -31,7 +31,11 @@ if TYPE_CHECKING:
 
 
 class UnopenedLane(Route):
-    """Opens a lane on first use, and is replaced by it. C{destination}: the peer's queue pair."""
+    """
+    Opens a lane on first use, and is replaced by it.
+
+    @ivar destination: the peer's queue pair; C{hasPeerLeft}: it has ended.
+    """
 
     name = "shared-memory"
     polled = False
@@ -51,7 +55,7 @@ class UnopenedLane(Route):
         """
         self.owner, self.destination = owner, destination
         self._mayOpen, self._make, self._closed = mayOpen, make, closed
-        self._hasPeerLeft = False
+        self.hasPeerLeft = False
         self._waiting: Sequence[SendRequest] = ()
 
     @property
@@ -78,16 +82,16 @@ class UnopenedLane(Route):
         waiting, self._waiting = self._waiting, ()
         if waiting:
             self._post(opened, waiting)
-        if self._hasPeerLeft:
+        if self.hasPeerLeft:
             opened.peerEnded(None)
         return opened
 
     def post(self, requests: Sequence[SendRequest]) -> None:
         if not self._waiting:
-            if not self._hasPeerLeft and all(map(_isEmptyWrite, requests)):
+            if not self.hasPeerLeft and all(map(_isEmptyWrite, requests)):
                 self._complete(requests)
                 return
-            if self._hasPeerLeft or self._mayOpen(self):  # without a peer, the lane fails them
+            if self.hasPeerLeft or self._mayOpen(self):  # without a peer, the lane fails them
                 self._post(self.open(), requests)
                 return
         self._waiting = (*self._waiting, *map(copied, requests))
@@ -114,7 +118,7 @@ class UnopenedLane(Route):
 
     def peerEnded(self, event: AsyncEventKind | None) -> None:
         """Handle the end of the peer's queue pair; with an event, of its process."""
-        self._hasPeerLeft = True
+        self.hasPeerLeft = True
         if event is not None:
             self.owner.failed(event)
         elif self._waiting:

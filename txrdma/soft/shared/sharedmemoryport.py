@@ -152,6 +152,8 @@ class _ConnectedDevice(PeerDevice):
         except BaseException:
             connection.lane.close()
             raise
+        if unopened.hasPeerLeft:  # there will be no answer
+            self._unanswered.discard(owner.number)
         self._unopened.pop(owner.number, None)
         self._postponed.pop(owner.number, None)
         return connection
@@ -336,6 +338,7 @@ class _ConnectedDevice(PeerDevice):
         unopened = self._unopened.get(parsed.destination)
         if connection is not None:
             connection.peerEnded(None)
+            self._answered(parsed.destination)
         elif unopened is not None and unopened.destination == parsed.source:
             unopened.peerEnded(None)
 

@@ -23,6 +23,7 @@ from txrdma.iba.verbs import (
     SendRequest,
     Status,
 )
+from txrdma.interfaces import IDirectLane
 from txrdma.soft.core.queuepair import SoftQueuePair
 from txrdma.soft.shared import _doorbells, _rendezvous, sharedmemoryport, sharedqueuepair
 from txrdma.soft.shared._lane import Lane
@@ -104,6 +105,21 @@ class ManyTests(RealCase):
             [(pairs[-1][0].number, status) for status in (Status.RETRY_EXC_ERR, Status.WR_FLUSH_ERR)],
         )
         self.assertIs(pairs[-1][0].state, QPState.ERR)
+
+    def test_queuePairWaitsForNoneWhosePeerHasLeft(self) -> None:
+        one, other = ends = self.pair()
+        pairs = [another(*ends, SMALL) for _ in range(2 * sharedmemoryport.MOST_UNANSWERED)]
+        half = len(pairs) // 2
+        left = [cast(Any, here)._route for here, _ in pairs]
+        for here, _ in pairs[:half]:
+            IDirectLane(here)
+        for _, there in pairs:
+            there.close()
+        self.runUntil(lambda: all(each.hasPeerLeft for each in left[half:]))
+        for here, _ in pairs[half:]:
+            IDirectLane(here)
+        one.rdma(Operation.RDMA_WRITE, other, 1, 0, 64)
+        self.assertEqual([each.status for each in self.take(one, 1)], [Status.SUCCESS])
 
     def test_queuePairThatWaitsForItsLaneFailsWithoutMemory(self) -> None:
         ends = self.pair()
