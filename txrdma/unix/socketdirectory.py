@@ -184,7 +184,7 @@ class SocketDirectory:
                 raise
             isRefused = error.errno == errno.ECONNREFUSED
             if isRefused and before is not None and self._identityOf(name) == before:
-                self.withdraw(name)
+                self._withdrawDead(name, before)
             return None
         if self.admits(connected):
             return connected
@@ -196,6 +196,20 @@ class SocketDirectory:
         )
         connected.close()
         return None
+
+    def _withdrawDead(self, name: str, identity: tuple[int, int]) -> None:
+        """
+        Remove the name of an ended process, but not that of another process that has taken it meanwhile.
+
+        The name is moved first, because unlink(2) would remove whatever has the name then.
+        """
+        aside = f".{secrets.token_hex(8)}"
+        with suppress(OSError):
+            os.rename(self._in(name), self._in(aside))
+            if self._identityOf(aside) == identity:
+                os.unlink(self._in(aside))
+            else:
+                os.rename(self._in(aside), self._in(name))
 
     def _identityOf(self, name: str) -> tuple[int, int] | None:
         """

@@ -213,6 +213,9 @@ class MemoryDirectory(SocketDirectory):
     def withdraw(self, name: str) -> None:
         self._scenario.listening.pop(name, None)
 
+    def _withdrawDead(self, name: str, identity: tuple[int, int]) -> None:
+        self.withdraw(name)
+
 
 def _connectTo(kind: int, entry: tuple[Host, NeighbourScenario, MemoryListening | None]) -> MemorySocket:
     """Return a socket that is connected to a listener in the directory, in place of L{connectTo}."""

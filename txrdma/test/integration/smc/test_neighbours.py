@@ -131,6 +131,33 @@ class SocketDirectoryTests(PlaceTestCase):
         assert found is not None
         found.close()
 
+    def checkTaken(self, remove: Callable[[], object]) -> None:
+        """Check that a name stays which a process takes just before another one would remove it."""
+        self.publish().close()
+        examine, examined = SocketDirectory._identityOf, 0
+
+        def identityOf(directory: SocketDirectory, name: str) -> tuple[int, int] | None:
+            nonlocal examined
+            found = examine(directory, name)
+            examined += 1
+            if examined == 2:
+                os.unlink(f"{directory.path}/{name}")
+                self.publish()
+            return found
+
+        with patch.object(SocketDirectory, "_identityOf", identityOf):
+            remove()
+        self.assertEqual(os.listdir(self.directory.path), ["smc-1-a"])
+        found = self.directory.connect(socket.SOCK_STREAM, "smc-1-a")
+        assert found is not None
+        found.close()
+
+    def test_nameTakenAfterSearchStays(self) -> None:
+        self.checkTaken(lambda: self.directory.connect(socket.SOCK_STREAM, "smc-1-a"))
+
+    def test_nameTakenByOneOfTwoStartingProcessesStays(self) -> None:
+        self.checkTaken(lambda: self.assertRaises(FileExistsError, self.publish))
+
     def test_fileThatIsNoSocketIsNotTouched(self) -> None:
         Path(self.directory.path, "smc-1-a").write_text("somebody's")
         self.assertIsNone(self.directory.connect(socket.SOCK_STREAM, "smc-1-a"))
