@@ -25,7 +25,6 @@ from twisted.python.failure import Failure
 
 from txrdma.error import ResourceExhausted
 from txrdma.kit.delayedcalls import Timer
-from txrdma.kit.logs import lacksDescriptors
 from txrdma.soft.shared._rendezvous import LONGEST, meetingName, rendezvousName
 from txrdma.unix.socketdirectory import DirectoryListener, SocketDirectory
 from txrdma.unix.sockets import (
@@ -325,7 +324,8 @@ class PacketSocket:
         try:
             if not message:
                 self.close(_PEER_CLOSED)
-            elif flags & socket.MSG_CTRUNC and self._areDescriptorsExhausted():
+            elif flags & socket.MSG_CTRUNC and len(descriptors) < _MOST_DESCRIPTORS:
+                # There was space for more, but no free descriptor. Other threads may have freed some since.
                 self._receiver.descriptorsLost(message)
             elif flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
                 self.close("the message is too long")
@@ -334,14 +334,6 @@ class PacketSocket:
         finally:
             _closeAll(descriptors)
         return True
-
-    def _areDescriptorsExhausted(self) -> bool:
-        """Return whether this process, or the system, has no descriptors left."""
-        try:
-            os.close(os.dup(self._socket.fileno()))
-        except OSError as error:
-            return lacksDescriptors(error)
-        return False
 
     def connectionLost(self, reason: Failure) -> None:
         """Close, unless the reactor ends: then the owner may still send, and closes."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import socket
 from typing import Any, cast
 
@@ -20,9 +21,14 @@ from txrdma.soft.shared.unixpackets import DirectoryRendezvous, PacketSocket, Un
 
 
 class MessageReceiver:
-    """Records why its connection has ended."""
+    """Records why its connection has ended, and what has lost its descriptors."""
 
-    reason = ""
+    def __init__(self) -> None:
+        self.reason = ""
+        self.lost: list[bytes] = []
+
+    def descriptorsLost(self, message: bytes) -> None:
+        self.lost.append(message)
 
     def ended(self, reason: str) -> None:
         self.reason = reason
@@ -45,7 +51,7 @@ class ScarceTests(SynchronousTestCase):
         self.line.start(receiver)
 
     def scarce(self, near: socket.socket) -> Any:
-        """Return a socket whose sendmsg fails temporarily."""
+        """Return a socket whose sendmsg fails temporarily, and whose recvmsg finds no free descriptor."""
         test = self
 
         class Scarce:
@@ -56,6 +62,16 @@ class ScarceTests(SynchronousTestCase):
                 if test.isFailing:
                     raise OSError(test.error, "test")
                 return near.sendmsg(*arguments)
+
+            def recvmsg(self, *arguments: Any) -> Any:
+                limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+                free = os.dup(near.fileno())
+                os.close(free)
+                resource.setrlimit(resource.RLIMIT_NOFILE, (free, limits[1]))
+                try:
+                    return near.recvmsg(*arguments)
+                finally:
+                    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
         return Scarce()
 
@@ -130,6 +146,15 @@ class ScarceTests(SynchronousTestCase):
         self.assertRaises(ResourceExhausted, self.line.send, b"hello", [0, 1])
         self.assertFalse(self.line.isWaiting or self.line.isClosed)
         self.assertEqual(len(os.listdir("/proc/self/fd")), before)
+
+    def test_descriptorsMayBeFreedAfterOthersWereLost(self) -> None:
+        """Another thread of this process closes some after a message was received."""
+        reading, writing = os.pipe()
+        socket.send_fds(self.far, [b"hello"], [reading])
+        self.line.doRead()
+        self.assertEqual((self.receiver.lost, self.receiver.reason), ([b"hello"], ""))
+        for each in (reading, writing):
+            os.close(each)
 
     def test_reactorEndsConnectionForErrorsOnly(self) -> None:
         for end in (ConnectionLost(), ConnectionDone()):
