@@ -17,6 +17,7 @@ import os
 from collections.abc import Iterator
 from typing import Final, Protocol
 
+from txrdma.error import ResourceExhausted
 from txrdma.soft.shared._rendezvous import checkDoorbell, mapDoorbells
 from txrdma.unix.mapping import closeMapping
 
@@ -117,7 +118,13 @@ class LocalDoorbells:
         return self._numbers.get((channel, channel.doorbellPage >= 0))
 
     def assign(self, channel: DoorbellChannel) -> int:
-        """Return a new number for a channel's doorbell, which is about to be sent to the peer."""
+        """
+        Return a new number for a channel's doorbell, which is about to be sent to the peer.
+
+        @raise ResourceExhausted: the peer has as many as it accepts.
+        """
+        if len(self._numbers) >= MOST:
+            raise ResourceExhausted(f"a process gets at most {MOST} doorbells of another one")
         self._last += 1
         self._numbers[channel, channel.doorbellPage >= 0] = self._last
         return self._last

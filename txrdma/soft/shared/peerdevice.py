@@ -59,7 +59,8 @@ class PeerDevice:
         """
         Return the number of a channel's doorbell, sent to the peer on first use.
 
-        @raise txrdma.error.RDMAError: the channel is closed, or no descriptor is left.
+        @raise txrdma.error.RDMAError: the channel is closed, or no descriptor is left, or the peer accepts
+            no more doorbells.
         """
         number = self.doorbells.numberOf(channel)
         if number is None:

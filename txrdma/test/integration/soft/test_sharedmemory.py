@@ -178,6 +178,24 @@ class ManyTests(RealCase):
             )
         self.assertTrue(added.isNothing())
 
+    def test_channelBeyondLimitOfPeerFailsAlone(self) -> None:
+        self.patch(_doorbells, "MOST", 3)
+        one, other = self.pair()
+        more = [End(one.device) for _ in range(3)]
+        for end in more[:2]:
+            end.join(other)
+        self.assertRaises(ResourceExhausted, more[2].join, other)
+        for _ in range(10):
+            self.reactor.iterate(0)
+        one.write(other, 1, 0, 64, 128)
+        self.assertEqual([each.status for each in self.take(one, 1)], [Status.SUCCESS])
+        more[0].qp.close()
+        more[0].queue.close()
+        more[0].channel.close()
+        more[2].join(other)
+        one.write(other, 2, 0, 64, 128)
+        self.assertEqual([each.status for each in self.take(one, 1)], [Status.SUCCESS])
+
     def test_errorWhileConnectingFailsOnlyThatQueuePair(self) -> None:
         one, other = self.pair()
         here, _there = another(one, other, SMALL)
