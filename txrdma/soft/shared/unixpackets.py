@@ -100,7 +100,7 @@ class Line(Protocol):
         """Pause or resume sending queued messages."""
 
     def receiveNow(self) -> None:
-        """Receive pending messages now, without the reactor."""
+        """Receive all pending messages now, without the reactor, and close if the peer has ended."""
 
     def close(self, reason: str = "") -> None:
         """Close the connection, and drop queued messages; with a reason the receiver is notified."""
@@ -296,10 +296,13 @@ class PacketSocket:
         self._reactor.removeWriter(self)
 
     def receiveNow(self) -> None:
-        self.doRead()
+        self._receiveMost(_MOST_QUEUED)
 
     def doRead(self) -> None:
-        for _ in range(_AT_ONCE):
+        self._receiveMost(_AT_ONCE)
+
+    def _receiveMost(self, limit: int) -> None:
+        for _ in range(limit):
             if self.isClosed or not self._receive():
                 return
 

@@ -192,6 +192,9 @@ class StrangerTests(StrangerCase):
         port = cast(Any, self.device.routes[0])
         sock = self.come()
         self.runUntil(lambda: port._known((LOOPBACK, 9)))
+        for number in range(100):  # messages that this process has not read, perhaps because it was stopped
+            sendTo(sock, doorbell(number, RendezvousKind.DOORBELL_CLOSED))
+        sock.recv(LONGEST)  # else its end would be found before the messages
         sock.close()
         self.patch(unixpackets, "peerOf", lambda sock: unixsockets.peerOf(sock)._replace(pid=1))
         self.come()
