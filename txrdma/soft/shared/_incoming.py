@@ -304,6 +304,8 @@ class LaneReceiver:
                         timer = self._owner.attributes.minRNRTimer or 0
                         rings.localWords[STALLED] = (self.consumed + 1) << 8 | timer & 31
                     return False
+            if not ORDERED:
+                barrier()
             start = (at << 3) + 8
             content = rings.peerBytes[start : start + length]
             take = self._execute if kind == Kind.ATOMIC else self._receive

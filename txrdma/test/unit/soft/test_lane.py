@@ -11,7 +11,9 @@ from ctypes import c_uint32
 from dataclasses import replace
 from functools import partial
 from itertools import count
+from sys import byteorder
 from typing import Any
+from unittest.mock import patch
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -555,6 +557,30 @@ class LaneTests(LanesTestCase):
 
 class WeaklyOrderedTests(WeaklyOrderedMixin, LaneTests):
     """The tests of L{LaneTests} with the memory fences of weakly ordered machines."""
+
+    def test_contentIsReadBehindFence(self) -> None:
+        """Content may become visible after its header, but not later than the next fence of the reader."""
+        operand = self.request(4, Operation.FETCH_AND_ADD, operand=5)
+        for number, request in enumerate(
+            (send(1, b"a" * 40), send(2, b"b" * 600), send(3, b"c" * 40, immediate=7), operand)
+        ):
+            self.other.receive(number, (1000, 1000))
+            start = (self.one.lane._rings.writeIndex << 3) + 8
+            self.one.post(request)
+            end = self.one.lane._rings.writeIndex << 3
+            content = bytes(self.one.box[start:end])
+            self.one.box[start:end] = bytes(end - start)
+
+            def fence(start: int = start, end: int = end, content: bytes = content) -> None:
+                self.one.box[start:end] = content
+
+            with patch.object(_incoming, "barrier", fence):
+                self.other.lane.poll()
+            for piece in request.inline:
+                self.assertEqual(self.other.memory.view[1000 : 1000 + len(piece)], piece)
+        self.assertEqual(self.other.memory.view[:8], (5).to_bytes(8, byteorder))
+        self.turn()
+        self.assertEqual(ok(self.one.sent), [1, 2, 3, 4])
 
 
 class ScribbledTests(LanesTestCase):
