@@ -39,6 +39,9 @@ ROUTES: Final = ("auto", "rocev2", "shared-memory")
 
 _ATTEMPTS: Final = 4
 
+_TAKEN: Final = (errno.EADDRINUSE, errno.EEXIST)
+"""Errors for a name in use: an abstract one, and one in a directory."""
+
 
 class _DatagramsOnly(RoutePort):
     """A RoCE port for datagrams only, of a device whose connections use shared memory; made on first use."""
@@ -101,7 +104,8 @@ def udpPorts(port: int | None) -> Sequence[int]:
 
 def isTaken(error: DeviceUnavailable) -> bool:
     """Return whether a port could not be opened because another program has its UDP port, or its name."""
-    return isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.EADDRINUSE
+    cause = error.__cause__
+    return isinstance(cause, OSError) and cause.errno in _TAKEN
 
 
 def openPort(

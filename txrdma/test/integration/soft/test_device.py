@@ -34,6 +34,7 @@ from txrdma.soft.strings import SoftDeviceStringParser
 from txrdma.test.support.processes import loopbackAddress
 from txrdma.test.support.soft.neighbours import Added
 from txrdma.test.support.soft.pairs import End
+from txrdma.unix.socketdirectory import SocketDirectory
 
 
 class OpeningTests(SynchronousTestCase):
@@ -203,6 +204,20 @@ class OpeningTests(SynchronousTestCase):
         names = os.listdir(folder)
         self.assertIn(meetingName(living.address, living.port), names)
         self.assertLess(len(names), 6)
+
+    @skipUnless(sys.platform == "linux", "shared memory is Linux's")
+    def test_deviceTakesOtherPortIfItsNameInDirectoryIsInUse(self) -> None:
+        """A process of another network namespace may have the same address and port."""
+        folder = tempfile.mkdtemp(prefix="txr")
+        self.addCleanup(shutil.rmtree, folder)
+        self.patch(opening, "randbelow", lambda below: 4)
+        address, number = loopbackAddress(), portOfShare(5)
+        with SocketDirectory(folder).publish(socket.SOCK_SEQPACKET, meetingName(address, number), 5):
+            for route in ("auto", "shared-memory"):
+                device = openSoftDevice(self.reactor, address, route=route, runtime=folder)
+                self.addCleanup(device.close)
+                self.assertEqual(len(device.routes), 2)
+                self.assertNotEqual(device.port, number)
 
     def test_lackOfSharedMemoryIsLoggedOnce(self) -> None:
         """A program that connects again and again opens a device each time."""
