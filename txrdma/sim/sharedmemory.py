@@ -266,6 +266,11 @@ class _Line(_Inbox[tuple[bytes, list[int]]]):
         """Whether messages wait until the peer's reactor reads them."""
         return bool(self.peer._arrived)
 
+    @property
+    def hasPeerEnded(self) -> bool:
+        """Whether the end of the peer has arrived."""
+        return any(not message for message, _ in self._arrived)
+
     def start(self, receiver: MessageReceiver) -> None:
         """Start passing messages to C{receiver}."""
         self._receiver = receiver

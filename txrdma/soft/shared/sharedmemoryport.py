@@ -646,9 +646,14 @@ class SharedMemoryPort(RoutePort):
         return [connection for peer in self._peers.values() for connection in peer.queuePairs.values()]
 
     def _known(self, name: tuple[str, int]) -> _ConnectedDevice | None:
-        """Return the device of this name, if there is a connection to it."""
+        """Return the device of this name, if there is a connection to it, and its process has not ended."""
         peer = self._peers.get(name)
-        return peer if peer is not None and peer.lines else None
+        if peer is None:
+            return None
+        for line in tuple(peer.lines):
+            if line.hasPeerEnded:  # another process may have the name already
+                line.receiveNow()
+        return peer if peer.lines else None
 
     def _connect(self, name: tuple[str, int]) -> _ConnectedDevice | None:
         """

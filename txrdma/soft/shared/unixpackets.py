@@ -10,6 +10,7 @@ import array
 import errno
 import fcntl
 import os
+import select
 import socket
 import sys
 import termios
@@ -82,6 +83,10 @@ class Line(Protocol):
     @property
     def isUnread(self) -> bool:
         """Whether the peer has not read all messages yet, for example because its process is stopped."""
+
+    @property
+    def hasPeerEnded(self) -> bool:
+        """Whether the peer has closed the connection, although its messages may not be received yet."""
 
     def start(self, receiver: MessageReceiver) -> None:
         """Start receiving."""
@@ -225,6 +230,14 @@ class PacketSocket:
         unread = array.array("i", [0])
         fcntl.ioctl(self._socket, termios.TIOCOUTQ, unread)
         return bool(self._queued or unread[0])
+
+    @property
+    def hasPeerEnded(self) -> bool:
+        if self.isClosed:
+            return True
+        poller = select.poll()
+        poller.register(self._socket, 0)  # POLLHUP and POLLERR are always reported
+        return bool(poller.poll(0))
 
     def fileno(self) -> int:
         return self._socket.fileno()

@@ -25,6 +25,7 @@ from txrdma.iba.verbs import (
 )
 from txrdma.interfaces import IDirectLane
 from txrdma.soft.core.queuepair import SoftQueuePair
+from txrdma.soft.device import openSoftDevice
 from txrdma.soft.shared import _doorbells, _rendezvous, sharedmemoryport, sharedqueuepair
 from txrdma.soft.shared._lane import Lane
 from txrdma.soft.shared._rendezvous import AccessReply, RendezvousKind
@@ -437,6 +438,22 @@ class UnusedTests(RealCase):
         other.device.close()
         self.assertRaises(DeviceUnavailable, End(one.device).join, other)
         self.runUntil(lambda: one.events)
+
+    def test_connectingToSuccessorBeforeEndIsNoticed(self) -> None:
+        one, other = self.pair()
+        port = other.device.port
+        for _ in range(10):
+            self.reactor.iterate(0)
+        other.device.close()
+        device = openSoftDevice(self.reactor, port=port)
+        self.addCleanup(device.close)
+        successor = End(device)
+        here, there = another(one, successor, SMALL)
+        there.postReceive([ReceiveRequest(0, (successor.segment(0, 64),))])
+        here.postSend([SendRequest(1, Operation.SEND, (one.segment(0, 5),))])
+        for end in (successor, one):
+            self.assertEqual(self.statuses(end), [Status.SUCCESS])
+        self.assertIs(one.qp.state, QPState.ERR)
 
     def test_firstMessagesToClosedDeviceFail(self) -> None:
         one, other = self.pair()
