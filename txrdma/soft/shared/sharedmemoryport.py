@@ -538,7 +538,7 @@ class _Link:
     def _peerNamed(self, name: tuple[str, int]) -> _ConnectedDevice:
         """Return the peer that claims this name; raises ValueError if another process has it."""
         for line in list(self._port.peer(name).lines):
-            if line.process != self.line.process:
+            if line.process != self.line.process or line.hasPeerEnded:
                 line.receiveNow()  # that process may have ended
         peer = self._port.peer(name)
         if any(line.process != self.line.process for line in peer.lines):

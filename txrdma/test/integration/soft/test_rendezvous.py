@@ -203,6 +203,25 @@ class StrangerTests(StrangerCase):
         line.receiveNow()
         self.assertFalse(line.isClosed)
 
+    def test_processOfUnknownNumberMayHaveNameOfEndedOne(self) -> None:
+        """All processes outside of the PID namespace have PID 0."""
+        self.patch(unixpackets, "peerOf", lambda sock: unixsockets.peerOf(sock)._replace(pid=0))
+        port = cast(Any, self.device.routes[0])
+        sock = self.come()
+        self.runUntil(lambda: port._known((LOOPBACK, 9)))
+        for number in range(100):
+            sendTo(sock, doorbell(number, RendezvousKind.DOORBELL_CLOSED))
+        sock.recv(LONGEST)
+        sock.close()
+        self.come()
+        port._listener.doRead()
+        line = list(port._links)[-1]
+        line.receiveNow()
+        for _ in range(10):
+            self.reactor.iterate(0)
+        self.assertFalse(line.isClosed)
+        self.assertEqual(port._known((LOOPBACK, 9)).lines, [line])
+
     def test_greetingWithOtherNameIsRefused(self) -> None:
         closed, end = self.open(), End(self.device)
         closed.close()
