@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import socket
 from collections.abc import Callable
+from math import inf
 from typing import Final
 from weakref import WeakKeyDictionary
 
@@ -33,7 +34,7 @@ ANSWER_SECONDS: Final = 2.0
 """Seconds to wait for an answer if the listener sends nothing at all on the channel."""
 
 LONGEST_WAIT: Final = 10.0
-"""Seconds to wait for an answer if the listener answers others, of which there may be thousands."""
+"""Seconds to wait for an answer if the listener answers earlier ones, of which there may be thousands."""
 
 _MOST_CHANNELS: Final = 256
 """Number of channels on a reactor at which a new one closes those that are idle."""
@@ -70,6 +71,11 @@ class Announcement:
     def isAwaited(self) -> bool:
         """Whether a callback waits for the listener's next answer."""
         return self._call is not None
+
+    @property
+    def isConnected(self) -> bool:
+        """Whether a callback waits for the listener to accept the connection."""
+        return self._call is not None and self.user >= 0
 
     def then(self, call: Callable[[], None]) -> None:
         """Call a function on the listener's next answer, or when no more can be expected."""
@@ -134,6 +140,8 @@ class AnnouncementChannel:
         self._open: dict[int, Announcement] = {}
         self._number = 0
         self._receivedAt = reactor.seconds()
+        # When the listener last accepted a connection, and since when that had been waiting.
+        self._acceptedAt = self._acceptedSince = -inf
         self._timer = Timer(reactor)
         self._dueAt = 0.0
         self._isOwned: bool | None = None
@@ -190,6 +198,8 @@ class AnnouncementChannel:
         announcement = self._open.get(int(number))
         if announcement is None:
             return  # the announcement has ended
+        if announcement.isConnected:  # whatever the listener sends, it has accepted the connection
+            self._acceptedAt, self._acceptedSince = self._receivedAt, announcement.since
         if word == b"expected" and user is not None:
             announcement.expected(int(user))
         elif word == b"accepted":
@@ -227,17 +237,28 @@ class AnnouncementChannel:
         """
         self._lines.doRead()
         now = self._reactor.seconds()
-        isSilent = self._receivedAt + ANSWER_SECONDS <= now and now < self._dueAt + ANSWER_SECONDS / 20
-        limit = ANSWER_SECONDS if isSilent else max(ANSWER_SECONDS, LONGEST_WAIT)
+        isPunctual = now < self._dueAt + ANSWER_SECONDS / 20
         awaited = [each for each in self._open.values() if each.isAwaited]
-        late = [each for each in awaited if each.since + limit <= now]
-        if late and isSilent:
+        late = [each for each in awaited if each.since + ANSWER_SECONDS <= now]
+        unanswered = [each for each in late if isPunctual and self._heardAt(each) + ANSWER_SECONDS <= now]
+        if unanswered:
             logUnresponsivePeer(self._reactor, self._target, now)
-        for announcement in late:
+        for announcement in [*unanswered, *(each for each in late if each.since + LONGEST_WAIT <= now)]:
             announcement.close()
         awaited = [each for each in self._open.values() if each.isAwaited]
         if awaited and not self._timer.isPending:
             self._startTimer(ANSWER_SECONDS / 4)
+
+    def _heardAt(self, announcement: Announcement) -> float:
+        """
+        Return when the listener last sent something from which an answer to this announcement may follow.
+
+        Connections are accepted in order, so one that the listener has passed over was accepted by another
+        process that has its TCP socket. That one may accept all of them, while the listener expects more.
+        """
+        if not announcement.isConnected:
+            return self._receivedAt
+        return -inf if announcement.since < self._acceptedSince else self._acceptedAt
 
     # Suspension
 

@@ -429,22 +429,61 @@ class AnnouncementTests(Base):
         self.assertNothingLeft()
 
     def test_clientWaitsLongerForListenerThatAnswersOthers(self) -> None:
-        self.announcements()
-        first = self.announce()
-        self.reactor.serve()
-        self.connected(first)
-        for number in range(int(LONGEST_WAIT)):
-            self.assertFalse(first.isOver)
-            channel = self.channel()
-            other = Announcement(channel, CLIENT._replace(port=50000 + number))
-            self.reactor.serve()
-            self.assertEqual(other.user, os.geteuid())
-            other.forget()
+        """The listener is slow: it accepts those that connected earlier."""
+        announcements = self.announcements()
+        count = int(LONGEST_WAIT)
+        many = [self.waiting(announcements, 50000 + number) for number in range(count + 1)]
+        for number in range(count):
+            self.assertFalse(many[-1].isOver)
+            self.accept(announcements, many[number])
+            self.assertTrue(many[number].isAccepted)
             self.reactor.advance(1.0)
-        self.reactor.advance(ANSWER_SECONDS)
-        self.assertEqual((first.isOver, first.isAccepted), (True, False))
+        self.reactor.advance(ANSWER_SECONDS / 4)
+        self.assertEqual((many[-1].isOver, many[-1].isAccepted), (True, False))
         self.assertFalse(silentPeers(self.reactor).isSilent(self.address, self.reactor.seconds()))
         self.assertNothingLeft()
+
+    def test_listenerThatExpectsMoreButAcceptsNobodyIsSilent(self) -> None:
+        """As if another process that has the TCP socket had accepted all connections."""
+        announcements = self.announcements()
+        first = self.waiting(announcements, 50000)
+        for number in range(int(ANSWER_SECONDS)):
+            self.reactor.advance(1.0)
+            self.waiting(announcements, 50001 + number)
+        self.assertTrue(first.isOver)
+        self.assertTrue(silentPeers(self.reactor).isSilent(self.address, self.reactor.seconds()))
+        for _ in range(4):
+            self.reactor.advance(ANSWER_SECONDS / 4)
+        self.assertNothingLeft()
+
+    def test_connectionThatListenerHasPassedOverIsPlain(self) -> None:
+        """As if another process that has the TCP socket had accepted the first of the connections."""
+        announcements = self.announcements()
+        first = self.waiting(announcements, 50000)
+        for number in range(int(ANSWER_SECONDS)):
+            self.reactor.advance(1.0)
+            next_ = self.waiting(announcements, 50001 + number)
+            self.accept(announcements, next_)
+            self.assertTrue(next_.isAccepted)
+        self.reactor.advance(ANSWER_SECONDS / 4)
+        self.assertTrue(first.isOver)
+        self.assertTrue(silentPeers(self.reactor).isSilent(self.address, self.reactor.seconds()))
+        self.assertNothingLeft()
+
+    def waiting(self, announcements: Announcements, port: int) -> Announcement:
+        """Announce a connection from a port, which connects as soon as it is expected, and then waits."""
+        announcement = Announcement(self.channel(), CLIENT._replace(port=port))
+        announcement.then(lambda: announcement.then(lambda: None))
+        self.reactor.serve()
+        self.assertIn(CLIENT._replace(port=port), announcements.expected)
+        return announcement
+
+    def accept(self, announcements: Announcements, announcement: Announcement) -> None:
+        """Accept a connection at the listener, and let the client read that."""
+        announced = announcements.claim(announcement._client)
+        assert announced is not None
+        announced.expect(lambda: None)
+        self.reactor.serve()
 
     def test_connectionsToListenerAreAnnouncedOnOneSocket(self) -> None:
         announcements = self.announcements()
