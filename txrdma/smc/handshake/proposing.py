@@ -202,7 +202,9 @@ class ClientNegotiation(Negotiation):
 
     def cancel(self) -> None:
         """Abort the connection, because the user cancelled it."""
-        address = self.transport.getPeer()
+        error = ConnectingCancelledError(self.transport.getPeer())
+        if self._approach is not None:
+            self._approach.failed(error)
         self._end()
         self.transport.abortConnection()
-        self._finished.errback(ConnectingCancelledError(address))
+        self._finished.errback(error)

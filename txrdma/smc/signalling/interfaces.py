@@ -51,7 +51,11 @@ class IClientSignal(Interface):
         """Prepare the client's socket, or renew it; call C{proceed} when it may connect: now, or later."""
 
     def failed(error: object) -> bool:
-        """Release a socket that could not connect; return whether the client should be renewed."""
+        """
+        Release a socket that could not connect, or whose client does not wait any longer.
+
+        @return: whether the client should be renewed.
+        """
 
     def query(transport: Connection, done: Callable[[], None]) -> None:
         """Call C{done} when C{isSMC} is known for this connection: now, or later."""

@@ -36,6 +36,9 @@ ANSWER_SECONDS: Final = 2.0
 LONGEST_WAIT: Final = 10.0
 """Seconds to wait for an answer if the listener answers earlier ones, of which there may be thousands."""
 
+GIVEN_UP_SECONDS: Final = 0.1
+"""Seconds without an answer after which the listener is silent if the client does not wait any longer."""
+
 _MOST_CHANNELS: Final = 256
 """Number of channels on a reactor at which a new one closes those that are idle."""
 
@@ -106,6 +109,12 @@ class Announcement:
         """End the announcement without calling the waiting function."""
         self._call = None
         self.close()
+
+    def abandon(self) -> None:
+        """End the announcement, because the client does not wait any longer."""
+        if self._call is not None:
+            self._channel.abandon(self)
+        self.forget()
 
     def _announce(self) -> None:
         call, self._call = self._call, None
@@ -248,6 +257,12 @@ class AnnouncementChannel:
         awaited = [each for each in self._open.values() if each.isAwaited]
         if awaited and not self._timer.isPending:
             self._startTimer(ANSWER_SECONDS / 4)
+
+    def abandon(self, announcement: Announcement) -> None:
+        """Record silence: clients with a shorter timeout than L{ANSWER_SECONDS} would never connect."""
+        now = self._reactor.seconds()
+        if max(announcement.since, self._heardAt(announcement)) + GIVEN_UP_SECONDS <= now:
+            logUnresponsivePeer(self._reactor, self._target, now)
 
     def _heardAt(self, announcement: Announcement) -> float:
         """

@@ -112,7 +112,7 @@ class LocalClientSignal:
         """End the announcement; return True if the local port was in use, to try another one."""
         announcement, self.announcement = self.announcement, None
         if announcement is not None:
-            announcement.forget()
+            announcement.abandon()
         isLocalError = self._isBound and isinstance(error, ConnectError) and error.osError in _TAKEN
         self._isBound = False
         return isLocalError

@@ -14,7 +14,13 @@ from weakref import WeakKeyDictionary
 
 from txrdma.kit.delayedcalls import Timer
 from txrdma.smc.signalling.interfaces import IDialing
-from txrdma.smc.signalling.localclient import AnnouncementChannel, ANSWER_SECONDS, knownChannel, openChannel
+from txrdma.smc.signalling.localclient import (
+    AnnouncementChannel,
+    ANSWER_SECONDS,
+    GIVEN_UP_SECONDS,
+    knownChannel,
+    openChannel,
+)
 from txrdma.smc.signalling.localsignal import LocalClientSignal
 from txrdma.smc.signalling.neighbours import listenersAt, ProvingSocket
 from txrdma.smc.signalling.owners import sourceFor, TCPAddress
@@ -179,8 +185,16 @@ class _Search:
             found(channel)
 
     def abandon(self) -> None:
-        """End the search, because no connection waits for it."""
+        """
+        End the search, because no connection waits for it any longer.
+
+        Clients with a shorter timeout than L{ANSWER_SECONDS} would never connect while a process that has
+        listened at this port, at whichever address, does not answer.
+        """
         if not self.isOver:
+            now = self.reactor.seconds()
+            if self._since + GIVEN_UP_SECONDS <= now:
+                logUnresponsivePeer(self.reactor, self.target, now)
             self._finish(None)
 
 

@@ -36,6 +36,7 @@ from txrdma.smc.handshake.proposing import ClientNegotiation
 from txrdma.smc.signalling import localclient as announcing
 from txrdma.smc.signalling.local import listenerName
 from txrdma.smc.signalling.owners import TCPAddress
+from txrdma.smc.signalling.silence import silentPeers
 from txrdma.smc.stream import connectionstatus as status
 from txrdma.smc.wire.clc import Diagnosis
 from txrdma.test.support.smc.ends import EndsTestCase, reactor
@@ -339,6 +340,15 @@ class TroubleTests(EndsTestCase):
         squatter = await reactor_listenUNIX(listenerName(TCPAddress("127.0.0.1", port)))
         self.addCleanup(squatter.stopListening)
         await self.cancel(port, lambda: silent.transport)
+
+    async def test_listenerOfCancelledConnectionIsSilent(self) -> None:
+        """The next connection uses plain TCP at once, since it might be cancelled as early."""
+        self.patch(announcing, "GIVEN_UP_SECONDS", 0.0)
+        silent = silentPeers(reactor)
+        before = dict(silent.remaining(reactor.seconds()))
+        await self.test_cancelledWhileWaitingForAcceptance()
+        after = dict(silent.remaining(reactor.seconds()))
+        self.assertEqual(len(after.keys() - before.keys()), 1)
 
     async def test_cancelledWhileWaitingForAnswerToProposal(self) -> None:
         silent = Recorder()

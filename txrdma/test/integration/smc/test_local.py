@@ -470,6 +470,26 @@ class AnnouncementTests(Base):
         self.assertTrue(silentPeers(self.reactor).isSilent(self.address, self.reactor.seconds()))
         self.assertNothingLeft()
 
+    def test_listenerThatClientDoesNotAwaitIsSilent(self) -> None:
+        """
+        A client whose timeout is shorter than the one for answers uses plain TCP next time.
+
+        The first announcement is not expected, and the second one is expected, but not accepted.
+        """
+        for isExpected in (False, True):
+            announcements = self.announcements()
+            announcement = self.waiting(announcements, 50000) if isExpected else self.announce()
+            self.reactor.advance(ANSWER_SECONDS / 4)
+            announcement.abandon()
+            self.assertTrue(silentPeers(self.reactor).isSilent(self.address, self.reactor.seconds()))
+            silentPeers(self.reactor).answered(self.address)
+            announcements.stop()
+
+    def test_listenerOfClientThatEndsAtOnceIsNotSilent(self) -> None:
+        self.announcements()
+        self.announce().abandon()
+        self.assertFalse(silentPeers(self.reactor).isSilent(self.address, self.reactor.seconds()))
+
     def waiting(self, announcements: Announcements, port: int) -> Announcement:
         """Announce a connection from a port, which connects as soon as it is expected, and then waits."""
         announcement = Announcement(self.channel(), CLIENT._replace(port=port))

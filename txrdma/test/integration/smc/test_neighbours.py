@@ -11,6 +11,7 @@ import socket
 import stat
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from shutil import rmtree
 from typing import Any, cast
@@ -428,6 +429,21 @@ class ProofTests(PlaceTestCase):
 
     def test_connectionCancelledDuringSearchIsCancelled(self) -> None:
         self.cancel(lambda approach: approach.failed(None))
+
+    def test_searchThatClientDoesNotAwaitIsNotRepeated(self) -> None:
+        """A client whose timeout is shorter than a search connects next time, though a process is stopped."""
+        self.patch(localsignal, "channelTo", lambda reactor, target: None)
+        stopped = self.directory.publish(socket.SOCK_STREAM, listenersAt(8080) + "x", 5)
+        self.addCleanup(stopped.close)
+        proceeded: list[int] = []
+        for number in range(2):
+            approach = NeighbourApproach(cast(Reactor, self.reactor), True, self.directory)
+            approach.prepare(cast(IDialing, Client()), partial(proceeded.append, number))
+            self.reactor.advance(ANSWER_SECONDS / 4)
+            if number not in proceeded:
+                approach.failed(TimeoutError())
+        self.assertEqual(proceeded, [1])
+        self.assertEqual(self.reactor.getDelayedCalls(), [])
 
     def test_listenersAtOtherPortAreNotQueried(self) -> None:
         self.listener()
