@@ -272,8 +272,11 @@ class NeighbourApproach(LocalClientSignal):
                 proceed()
 
         self._search = seek(self._reactor, self._directory, target, found)
-        self._found = None if self._search is None else found
-        return self._search is not None
+        if self._search is None:
+            return False
+        self._found = found
+        self._silent.query(target, self._reactor.seconds())
+        return True
 
     def failed(self, error: object) -> bool:
         self._forgetSearch()

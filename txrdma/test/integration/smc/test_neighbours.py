@@ -33,7 +33,7 @@ from txrdma.smc.signalling.neighbours import (
 )
 from txrdma.smc.signalling.netns import NeighbourApproach, seek
 from txrdma.smc.signalling.owners import TCPAddress
-from txrdma.smc.signalling.silence import silentPeers
+from txrdma.smc.signalling.silence import silentPeers, SPAN
 from txrdma.test.integration.smc.test_local import PumpedReactor
 from txrdma.unix import socketdirectory
 from txrdma.unix import sockets as unixsockets
@@ -444,6 +444,21 @@ class ProofTests(PlaceTestCase):
                 approach.failed(TimeoutError())
         self.assertEqual(proceeded, [1])
         self.assertEqual(self.reactor.getDelayedCalls(), [])
+
+    def test_oneConnectionRepeatsSearchWithoutAnswer(self) -> None:
+        """After the time of silence, one connection waits for a stopped process, and the others do not."""
+        self.patch(localsignal, "channelTo", lambda reactor, target: None)
+        stopped = self.directory.publish(socket.SOCK_STREAM, listenersAt(8080) + "x", 5)
+        self.addCleanup(stopped.close)
+        silentPeers(self.reactor).timedOut(TARGET, self.reactor.seconds())
+        self.reactor.advance(SPAN)
+        proceeded: list[int] = []
+        approaches = [NeighbourApproach(cast(Reactor, self.reactor), True, self.directory) for _ in range(3)]
+        for number, approach in enumerate(approaches):
+            approach.prepare(cast(IDialing, Client()), partial(proceeded.append, number))
+        self.assertEqual(proceeded, [1, 2])
+        self.reactor.advance(ANSWER_SECONDS)
+        self.assertEqual(proceeded, [1, 2, 0])
 
     def test_listenersAtOtherPortAreNotQueried(self) -> None:
         self.listener()
