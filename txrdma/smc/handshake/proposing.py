@@ -27,7 +27,7 @@ from txrdma.smc.signalling.silence import logUnresponsivePeer, silentPeers
 from txrdma.smc.stream.stream import Stream
 from txrdma.smc.terms.offer import Agreement, Offer, propose, Role
 from txrdma.smc.terms.options import Options
-from txrdma.smc.wire.clc import Accept, Decline, Diagnosis
+from txrdma.smc.wire.clc import Accept, Decline, Diagnosis, LateCLCFilter
 
 
 class ClientNegotiation(Negotiation):
@@ -90,7 +90,7 @@ class ClientNegotiation(Negotiation):
         """Handle a FIN of the server, which may have sent everything by SMC-R; before its signal, use TCP."""
         if self._approach is not None:
             self._hasEnded = True
-            self._runOnTCP(Diagnosis.PEERNOSMC, None, self._unread)
+            self._runUnproposed(self._approach, self._unread)
         elif self._stream is not None:
             self._hasEnded = True  # after the Confirm was sent
         else:
@@ -114,7 +114,12 @@ class ClientNegotiation(Negotiation):
         elif approach.isAwaited:
             self._declineAtOnce(Diagnosis.PEERNOSMC)
         else:
-            self._runOnTCP(Diagnosis.PEERNOSMC, None, held)
+            self._runUnproposed(approach, held)
+
+    def _runUnproposed(self, approach: IClientSignal, held: bytes) -> None:
+        """Use plain TCP without a Proposal; a listener that still waits for it will send a Decline."""
+        foreign = LateCLCFilter() if approach.isExpected else None
+        self._runOnTCP(Diagnosis.PEERNOSMC, None, held, foreign)
 
     def _answered(self, isInTime: bool) -> None:
         peer = self._peer.peerAddress

@@ -30,7 +30,6 @@ class MarkedApproach:
 
     isSMC = False
     isAwaited = False
-    isExpected = False
     process: Credentials | None = None
     user: int | None = None
     directory = ""
@@ -49,6 +48,10 @@ class MarkedApproach:
         self._isServed = isServed
         self._announced = announced
         self._isMarked = False
+
+    @property
+    def isExpected(self) -> bool:
+        return self._announced.isExpected
 
     def prepare(self, client: IDialing, proceed: Callable[[], None]) -> None:
         """Announce the connection; if no listener expects it, mark its socket."""

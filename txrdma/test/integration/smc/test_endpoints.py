@@ -34,7 +34,7 @@ from txrdma.smc.handshake import _machine, outcomes
 from txrdma.smc.handshake.outcomes import NotSMC
 from txrdma.smc.handshake.proposing import ClientNegotiation
 from txrdma.smc.signalling import localclient as announcing
-from txrdma.smc.signalling.local import listenerName
+from txrdma.smc.signalling.local import Announced, listenerName
 from txrdma.smc.signalling.owners import TCPAddress
 from txrdma.smc.signalling.silence import silentPeers
 from txrdma.smc.stream import connectionstatus as status
@@ -166,6 +166,27 @@ class FirstWordTests(EndsTestCase):
         self.assertEqual(protocol.received, Greeter.greeting)
         self.assertEqual(protocol.smc.mode, "TCP")
         self.assertEqual((factory.protocols[0].smc.bytesSent, protocol.smc.bytesReceived), (11, 11))
+
+    async def test_declineAfterUnreadWithdrawalIsNoData(self) -> None:
+        """A listener is stopped before it reads that a client which it kept waiting uses plain TCP."""
+        for name in ("CLC_TIMEOUT", "LATE_DECLINE_TIMEOUT"):
+            self.patch(_machine, name, 0.05)
+        _, number, port = await self.listening(Greeter)
+        genuine = Announced.expect
+
+        def expect(announced: Announced, withdrawn: Callable[[], None]) -> None:
+            (channel,) = (
+                each for key, each in announcing._channelsOn(reactor).items() if key[1].port == number
+            )
+            for announcement in list(channel._open.values()):
+                announcement.close()
+            genuine(announced, withdrawn)
+            port.stopListening()
+
+        self.patch(Announced, "expect", expect)
+        protocol = await self.connect(f"smc:127.0.0.1:{number}")
+        await protocol.receiving(11)
+        self.assertEqual(protocol.received, Greeter.greeting)
 
 
 class FallbackForbiddenTests(EndsTestCase):
