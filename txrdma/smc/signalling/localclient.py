@@ -154,7 +154,7 @@ class AnnouncementChannel:
         self._timer = Timer(reactor)
         self._dueAt = 0.0
         self._isOwned: bool | None = None
-        self._hasAnswered = self._isResting = False
+        self._hasAnswered = self._isResting = self._isRetired = False
         self.source = source
         self.directory = directory
         self.listener = processAt(connection)
@@ -166,8 +166,10 @@ class AnnouncementChannel:
         return not self._open
 
     def isUsable(self) -> bool:
-        """Return whether the listener is still connected; an idle channel is read first."""
-        if not self._open and self._lines.isOpen:
+        """Return whether the listener is still connected. An idle channel is read, or closed if retired."""
+        if not self._open and self._isRetired:
+            self._lines.close()
+        elif not self._open and self._lines.isOpen:
             self._lines.doRead()
         return self._lines.isOpen
 
@@ -251,18 +253,33 @@ class AnnouncementChannel:
         late = [each for each in awaited if each.since + ANSWER_SECONDS <= now]
         unanswered = [each for each in late if isPunctual and self._heardAt(each) + ANSWER_SECONDS <= now]
         if unanswered:
-            logUnresponsivePeer(self._reactor, self._target, now)
+            self._recordSilence(now)
         for announcement in [*unanswered, *(each for each in late if each.since + LONGEST_WAIT <= now)]:
             announcement.close()
         awaited = [each for each in self._open.values() if each.isAwaited]
         if awaited and not self._timer.isPending:
             self._startTimer(ANSWER_SECONDS / 4)
 
+    def _recordSilence(self, now: float) -> None:
+        """
+        Record that the listener does not answer.
+
+        The address of one in another network namespace, which it has proven once, may have moved to another
+        listener: the next connection searches again.
+        """
+        logUnresponsivePeer(self._reactor, self._target, now)
+        if self.directory:
+            self.retire()
+
+    def retire(self) -> None:
+        """Let a later connection open a new channel."""
+        self._isRetired = True
+
     def abandon(self, announcement: Announcement) -> None:
         """Record silence: clients with a shorter timeout than L{ANSWER_SECONDS} would never connect."""
         now = self._reactor.seconds()
         if max(announcement.since, self._heardAt(announcement)) + GIVEN_UP_SECONDS <= now:
-            logUnresponsivePeer(self._reactor, self._target, now)
+            self._recordSilence(now)
 
     def _heardAt(self, announcement: Announcement) -> float:
         """

@@ -24,7 +24,12 @@ from txrdma.smc.signalling import localsignal, neighbours
 from txrdma.smc.signalling import netns as seeking
 from txrdma.smc.signalling.interfaces import IDialing
 from txrdma.smc.signalling.local import Announcements
-from txrdma.smc.signalling.localclient import Announcement, AnnouncementChannel, ANSWER_SECONDS
+from txrdma.smc.signalling.localclient import (
+    Announcement,
+    AnnouncementChannel,
+    ANSWER_SECONDS,
+    knownChannel,
+)
 from txrdma.smc.signalling.neighbours import (
     AnnouncedNeighbour,
     listenersAt,
@@ -236,6 +241,22 @@ class ProofTests(PlaceTestCase):
         announced.expect(lambda: None)
         self.reactor.serve()
         self.assertTrue(announcement.isAccepted)
+
+    def test_addressMovesToAnotherListener(self) -> None:
+        """A listener that accepts no announced connection must prove its address again."""
+        self.listener()
+        channel = self.search()
+        assert channel is not None
+        announcement = Announcement(channel, TCPAddress("127.0.0.1", 40000))
+        announcement.then(lambda: announcement.then(lambda: None))
+        self.reactor.serve()
+        self.assertEqual(announcement.user, os.geteuid())
+        self.reactor.advance(ANSWER_SECONDS)
+        self.assertTrue(announcement.isOver)
+        self.assertIsNone(knownChannel(cast(Reactor, self.reactor), TARGET, self.directory.path))
+        self.found.clear()
+        self.assertIsNotNone(self.search())
+        self.assertNotIn(channel._lines, self.reactor.getReaders())
 
     def test_announcementFromUnprovenAddressEndsExchange(self) -> None:
         announcements = self.listener()
