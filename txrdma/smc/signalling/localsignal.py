@@ -83,7 +83,9 @@ class LocalClientSignal:
                 port = bindSomewhere(client.socket, channel.source.host, target.port, self._attempts > 1)
                 local = TCPAddress(channel.source.host, port)
                 self._isBound = True
-        except OSError:
+        except OSError as error:
+            if error.errno == errno.EADDRNOTAVAIL:  # this host, or container, has lost the address
+                channel.retire()
             return False
         if local is None or (channel.directory and local.host != channel.source.host):
             return False

@@ -188,6 +188,7 @@ class Client:
     """A client that is about to connect."""
 
     target = TARGET
+    socket: socket.socket
 
 
 class ProofTests(PlaceTestCase):
@@ -253,6 +254,25 @@ class ProofTests(PlaceTestCase):
         self.assertEqual(announcement.user, os.geteuid())
         self.reactor.advance(ANSWER_SECONDS)
         self.assertTrue(announcement.isOver)
+        self.assertIsNone(knownChannel(cast(Reactor, self.reactor), TARGET, self.directory.path))
+        self.found.clear()
+        self.assertIsNotNone(self.search())
+        self.assertNotIn(channel._lines, self.reactor.getReaders())
+
+    def test_sourceAddressChanges(self) -> None:
+        """A client that has lost its address proves the new one with the next connection."""
+        self.patch(localsignal, "channelTo", lambda reactor, target: None)
+        self.listener()
+        channel = self.search()
+        assert channel is not None
+        channel.source = TCPAddress("192.0.2.1", 0)
+        client = Client()
+        client.socket = socket.socket()
+        self.addCleanup(client.socket.close)
+        approach = NeighbourApproach(cast(Reactor, self.reactor), True, self.directory)
+        proceeded: list[TCPAddress] = []
+        approach.prepare(cast(IDialing, client), partial(proceeded.append, TARGET))
+        self.assertEqual(proceeded, [TARGET])
         self.assertIsNone(knownChannel(cast(Reactor, self.reactor), TARGET, self.directory.path))
         self.found.clear()
         self.assertIsNotNone(self.search())
