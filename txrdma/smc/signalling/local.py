@@ -29,7 +29,7 @@ import errno
 import os
 import socket
 from collections.abc import Callable
-from typing import Final
+from typing import ClassVar, Final
 
 from zope.interface import implementer
 
@@ -157,8 +157,11 @@ class AnnouncementConnection:
     """
     A connection on which a process announces its SMC connections to a listener.
 
+    @cvar isNeighbour: the process is in another network namespace, for which another limit applies.
     @ivar open: the announcements that the process may still withdraw.
     """
+
+    isNeighbour: ClassVar[bool] = False
 
     def __init__(self, announcements: Announcements, connection: socket.socket) -> None:
         self._announcements = announcements
@@ -239,7 +242,8 @@ class Announcements:
         """Return whether to accept a process of this user: root, the local user, or any if so configured."""
         if isTrusted(user):
             return True
-        otherUsers = sum(not isTrusted(each.client.user) for each in self.connections)
+        here = [each for each in self.connections if not each.isNeighbour]
+        otherUsers = sum(not isTrusted(each.client.user) for each in here)
         return self._acceptsOtherUsers and otherUsers < _MOST_OTHER_USERS
 
     def prepare(self, listening: socket.socket) -> None:

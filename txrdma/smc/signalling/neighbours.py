@@ -26,7 +26,7 @@ import secrets
 import socket
 from collections.abc import Callable
 from hmac import compare_digest
-from typing import Final
+from typing import ClassVar, Final
 
 from zope.interface import implementer
 
@@ -136,6 +136,8 @@ class AnnouncedNeighbour(Announced):
 
 class Neighbour(AnnouncementConnection):
     """A process connected through the directory, which may announce connections after the proof."""
+
+    isNeighbour: ClassVar[bool] = True
 
     def __init__(self, announcements: Announcements, connection: socket.socket, directory: str) -> None:
         super().__init__(announcements, connection)

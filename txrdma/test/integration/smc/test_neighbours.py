@@ -20,6 +20,7 @@ from unittest.mock import patch
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.smc.common.reactoruse import reactorUse
+from txrdma.smc.signalling import local as signalling
 from txrdma.smc.signalling import localsignal, neighbours
 from txrdma.smc.signalling import netns as seeking
 from txrdma.smc.signalling.interfaces import IDialing
@@ -43,7 +44,7 @@ from txrdma.test.integration.smc.test_local import PumpedReactor
 from txrdma.unix import socketdirectory
 from txrdma.unix import sockets as unixsockets
 from txrdma.unix.socketdirectory import SocketDirectory
-from txrdma.unix.sockets import Reactor
+from txrdma.unix.sockets import Credentials, Reactor
 
 TARGET = TCPAddress("127.0.0.1", 8080)
 
@@ -339,6 +340,21 @@ class ProofTests(PlaceTestCase):
         ours = [connect() for _ in range(3)]
         self.assertEqual(len(announcements.connections), 4)
         self.assertEqual(ours[2].recv(1), b"")
+
+    def test_neighboursTakeNoSpaceOfLocalProcesses(self) -> None:
+        """Processes of other users in other network namespaces and in this one have separate limits."""
+        self.patch(signalling, "_MOST_OTHER_USERS", 2)
+        reactor = cast(Reactor, self.reactor)
+        announcements = NeighbourAnnouncements(reactor, True, self.directory)
+        announcements.beginNeighbours(TARGET)
+        self.addCleanup(announcements.stop)
+        for _ in range(3):
+            near, far = socket.socketpair()
+            self.addCleanup(far.close)
+            with patch.object(signalling, "processAt", lambda connection: Credentials(1, os.geteuid() + 1)):
+                announcements._met(near)
+        self.assertEqual(len(announcements.connections), 3)
+        self.assertTrue(announcements.isPermitted(os.geteuid() + 1))
 
     def test_simultaneousConnectionsShareSearch(self) -> None:
         self.listener()
