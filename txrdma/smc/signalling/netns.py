@@ -19,6 +19,7 @@ from txrdma.smc.signalling.localclient import (
     ANSWER_SECONDS,
     GIVEN_UP_SECONDS,
     knownChannel,
+    LONGEST_WAIT,
     openChannel,
 )
 from txrdma.smc.signalling.localsignal import LocalClientSignal
@@ -129,6 +130,7 @@ class _Search:
         self._names = names
         self._since = reactor.seconds()
         self._timer = Timer(reactor)
+        self._dueAt = 0.0
         self._candidates: list[_Candidate] = []
         self.isOver = False
 
@@ -140,18 +142,30 @@ class _Search:
                 if connection is not None:
                     self._candidates.append(_Candidate(self, connection))
         if self._candidates:
-            self._timer.start(_RETRY_SECONDS, self._retry)
+            self._startTimer(_RETRY_SECONDS)
         return bool(self._candidates)
 
+    def _startTimer(self, seconds: float) -> None:
+        self._timer.start(seconds, self._retry)
+        self._dueAt = self._timer.dueAt
+
     def _retry(self) -> None:
+        """
+        Send the nonces again, or give up.
+
+        If this call is late, answers may not have been read yet, or the listener was paused as well.
+        """
         now = self.reactor.seconds()
-        if now - self._since < ANSWER_SECONDS:
-            self._timer.start(_RETRY_SECONDS, self._retry)
+        isPunctual = now < self._dueAt + ANSWER_SECONDS / 20
+        limit = ANSWER_SECONDS if isPunctual else max(ANSWER_SECONDS, LONGEST_WAIT)
+        if now - self._since < limit:
+            self._startTimer(_RETRY_SECONDS if isPunctual else ANSWER_SECONDS / 4)
             for candidate in list(self._candidates):
                 candidate.sendAgain()
-        else:
+            return
+        if isPunctual:
             logUnresponsivePeer(self.reactor, self.target, now)
-            self._finish(None)
+        self._finish(None)
 
     def proven(self, candidate: _Candidate, source: TCPAddress) -> None:
         """End the search: this candidate is the listener."""

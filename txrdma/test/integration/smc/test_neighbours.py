@@ -218,12 +218,17 @@ class ProofTests(PlaceTestCase):
         [found] = self.found
         return found
 
+    def waitForAnswer(self) -> None:
+        """Let the time for answers pass, in which the client is not busy."""
+        for _ in range(20):
+            self.reactor.advance(ANSWER_SECONDS / 20)
+
     def assertUnproven(self) -> None:
         """Assert that a search ends without a listener, after the time for answers."""
         self.assertTrue(self.seek())
         self.reactor.serve()
         self.assertEqual(self.found, [])
-        self.reactor.advance(ANSWER_SECONDS)
+        self.waitForAnswer()
         self.assertEqual(self.found, [None])
 
     def test_listenerThatReceivesTokenIsTrusted(self) -> None:
@@ -456,7 +461,28 @@ class ProofTests(PlaceTestCase):
         stopped = self.directory.publish(socket.SOCK_STREAM, listenersAt(8080) + "x", 5)
         self.addCleanup(stopped.close)
         self.assertTrue(self.seek())
-        self.reactor.advance(ANSWER_SECONDS)
+        self.waitForAnswer()
+        self.assertEqual(self.found, [None])
+        self.assertTrue(silentPeers(self.reactor).isSilent(TARGET, self.reactor.seconds()))
+
+    def test_pauseOfBothProcessesIsNoSilence(self) -> None:
+        """A client that was busy, or paused like the listener, reads the answers before it gives up."""
+        self.listener()
+        self.assertTrue(self.seek())
+        self.reactor.advance(ANSWER_SECONDS + 1)
+        self.assertEqual(self.found, [])
+        self.reactor.serve()
+        [found] = self.found
+        self.assertIsNotNone(found)
+        self.assertFalse(silentPeers(self.reactor).isSilent(TARGET, self.reactor.seconds()))
+
+    def test_silenceIsRecognizedAfterPause(self) -> None:
+        stopped = self.directory.publish(socket.SOCK_STREAM, listenersAt(8080) + "x", 5)
+        self.addCleanup(stopped.close)
+        self.assertTrue(self.seek())
+        self.reactor.advance(ANSWER_SECONDS + 1)
+        self.assertEqual(self.found, [])
+        self.reactor.advance(ANSWER_SECONDS / 4)
         self.assertEqual(self.found, [None])
         self.assertTrue(silentPeers(self.reactor).isSilent(TARGET, self.reactor.seconds()))
 
@@ -514,7 +540,7 @@ class ProofTests(PlaceTestCase):
         for number, approach in enumerate(approaches):
             approach.prepare(cast(IDialing, Client()), partial(proceeded.append, number))
         self.assertEqual(proceeded, [1, 2])
-        self.reactor.advance(ANSWER_SECONDS)
+        self.waitForAnswer()
         self.assertEqual(proceeded, [1, 2, 0])
 
     def test_listenersAtOtherPortAreNotQueried(self) -> None:
