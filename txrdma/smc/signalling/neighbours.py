@@ -186,14 +186,19 @@ class Neighbour(AnnouncementConnection):
         self.lines.send(b"prove %d %s" % (self._proof.address.port, self._nonces[0]))
 
     def _challengeReceived(self, data: bytes, sender: tuple[object, ...]) -> None:
-        """Answer the expected nonce each time it is received, to its source address."""
+        """
+        Answer the expected nonce each time it is received, to its source address.
+
+        The answer may be lost: the client repeats its nonce until it announces something, or disconnects. But
+        it does so as soon as the line has arrived, and then a second one would be an error.
+        """
         if self._proof is None or not compare_digest(data, self._nonces[0]) or len(sender) < 2:
             return
         self._proof.send(self._nonces[1], sender)
         source = TCPAddress.of(str(sender[0]), 0).host
-        self.lines.send(b"proven %s %s" % (source.encode("ascii"), self._nonces[1]))
-        self._source = source
-        # The answer may be lost: the client repeats its nonce until it announces something, or disconnects.
+        if source != self._source:
+            self.lines.send(b"proven %s %s" % (source.encode("ascii"), self._nonces[1]))
+            self._source = source
 
     def announced(self, address: TCPAddress, number: int) -> Announced:
         """Create the announcement of a connection; raises ValueError if it is not from the proven address."""

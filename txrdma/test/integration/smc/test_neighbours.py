@@ -441,6 +441,26 @@ class ProofTests(PlaceTestCase):
         [found] = self.found
         self.assertIsNotNone(found)
 
+    def test_repeatedTokenIsReportedOnce(self) -> None:
+        """A listener that was busy reads several tokens, but a channel follows the first line about them."""
+        self.listener()
+        [name] = os.listdir(self.directory.path)
+        client = socket.socket(socket.AF_UNIX)
+        self.addCleanup(client.close)
+        client.connect(f"{self.directory.path}/{name}")
+        client.send(b"seeking 127.0.0.1\n")
+        self.reactor.serve()
+        _, port, nonce = client.recv(100).split()
+        datagrams = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.addCleanup(datagrams.close)
+        datagrams.connect(("127.0.0.1", int(port)))
+        for _ in range(3):
+            datagrams.send(nonce)
+        self.reactor.serve()
+        answers = {datagrams.recv(100) for _ in range(3)}
+        self.assertEqual(client.recv(1000).split(b"\n"), [b"proven 127.0.0.1 " + answers.pop(), b""])
+        self.assertEqual(answers, set())
+
     def test_notMine(self) -> None:
         """An address without listener is queried once, until new listeners appear or some time has passed."""
         self.listener()
