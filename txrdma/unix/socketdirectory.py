@@ -206,10 +206,11 @@ class SocketDirectory:
         aside = f".{secrets.token_hex(8)}"
         with suppress(OSError):
             os.rename(self._in(name), self._in(aside))
-            if self._identityOf(aside) == identity:
+            try:
+                if self._identityOf(aside) != identity:
+                    os.link(self._in(aside), self._in(name))  # unless a third process has taken the name
+            finally:
                 os.unlink(self._in(aside))
-            else:
-                os.rename(self._in(aside), self._in(name))
 
     def _identityOf(self, name: str) -> tuple[int, int] | None:
         """
