@@ -36,8 +36,11 @@ ANSWER_SECONDS: Final = 2.0
 LONGEST_WAIT: Final = 10.0
 """Seconds to wait for an answer if the listener answers earlier ones, of which there may be thousands."""
 
-GIVEN_UP_SECONDS: Final = 0.1
-"""Seconds without an answer after which the listener is silent if the client does not wait any longer."""
+GIVEN_UP_SECONDS: Final = 0.5
+"""
+Seconds without an answer after which a listener is silent if the client does not wait any longer: shorter than
+usual timeouts, and longer than iterations of a busy reactor.
+"""
 
 _MOST_CHANNELS: Final = 256
 """Number of channels on a reactor at which a new one closes those that are idle."""
