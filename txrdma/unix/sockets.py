@@ -182,6 +182,8 @@ class LocalListener:
 
     def doRead(self) -> None:
         for _ in range(_AT_ONCE):
+            if self._socket.fileno() < 0:
+                return  # the last connection has ended the listening
             try:
                 sock, _address = self._socket.accept()
             except BlockingIOError:

@@ -9,6 +9,7 @@ import socket
 from typing import cast
 
 from twisted.internet.testing import MemoryReactorClock
+from twisted.logger import globalLogPublisher, LogEvent
 from twisted.python.runtime import platform
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -79,6 +80,15 @@ class ListenerTests(SynchronousTestCase):
         self.assertEqual((client.recv(1), len(self.accepted)), (b"", 1))
         other.sendall(b"x")
         self.assertEqual(self.accepted[0].recv(1), b"x")
+
+    def test_callbackThatClosesListenerLeavesNothing(self) -> None:
+        events: list[LogEvent] = []
+        globalLogPublisher.addObserver(events.append)
+        self.addCleanup(globalLogPublisher.removeObserver, events.append)
+        self.connect()
+        self.patch(self.listener, "_accepted", lambda sock: (sock.close(), self.listener.close()))
+        self.listener.doRead()
+        self.assertEqual((self.reactor.getReaders(), self.reactor.getDelayedCalls(), events), ([], [], []))
 
     def test_listenerWithoutDescriptorsAcceptsBacklogLater(self) -> None:
         self.connect()
