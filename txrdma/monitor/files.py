@@ -138,16 +138,17 @@ class MaintainedFiles:
 
     async def update(self, poller: FabricPoller) -> None:
         """Write the files whose content has changed; the content is made in pieces of some milliseconds."""
-        fabric, settings = poller.fabric, self._settings
+        # A sweep may replace the fabric during each of the pauses below.
+        fabric, version, settings = poller.fabric, poller.version, self._settings
         if fabric is None:
             return
         if settings.unfit:
             switches = {guid for guid, gone in poller.topologyWatch.missingNodes.items() if not gone.beyond}
-            adapters = await self._adaptersOf(fabric, poller.version)
+            adapters = await self._adaptersOf(fabric, version)
             unfit = unfitHosts(fabric, poller.findings.log.open.values(), adapters, switches)
             await self._write(settings.unfit, (f"{name}\t{why}" for name, why in unfit.items()))
-        if poller.version != self._version:
-            self._version = poller.version
+        if version != self._version:
+            self._version = version
             try:
                 if len(fabric.nodes) > _PIECE:
                     await deferLater(self._reactor, 0.0)

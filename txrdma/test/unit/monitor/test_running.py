@@ -284,6 +284,34 @@ class FileTests(PollerTestCase):
         self.successResultOf(done)
         self.assertEqual(files.findings(), [])
 
+    def pausing(self, settings: FileSettings) -> tuple[MaintainedFiles, Deferred[None], Deferred[None]]:
+        """Return files that are being written, the pause that this waits for, and its end."""
+        pause: Deferred[None] = Deferred()
+        self.patch(filesModule, "_NODES", 1)
+        self.patch(filesModule, "deferLater", lambda clock, seconds: pause)
+        files = MaintainedFiles(self.clock, settings)
+        done = Deferred.fromCoroutine(files.update(self.poller))
+        self.assertNoResult(done)
+        return files, pause, done
+
+    def written(self, files: MaintainedFiles, pause: Deferred[None], done: Deferred[None]) -> None:
+        """Write the files to the end, and once more in the next round."""
+        pause.callback(None)
+        self.successResultOf(done)
+        self.successResultOf(Deferred.fromCoroutine(files.update(self.poller)))
+
+    def test_sweptMeanwhile(self) -> None:
+        """If a sweep replaces the fabric while a file is written, the other files get the new fabric."""
+        self.started()
+        slurm, before = Path(self.mktemp()), self.poller.fabric
+        writing = self.pausing(FileSettings(slurm=str(slurm), unfit=self.mktemp()))
+        self.fabric.cut("c")
+        self.poller.sweeps.runIn(0.0)
+        self.pump(1.0)
+        self.assertIsNot(self.poller.fabric, before)
+        self.written(*writing)
+        self.assertIn("SwitchName=right Nodes=b\n", slurm.read_text())
+
     def unfit(self, fabric: Fabric) -> dict[str, str]:
         adapters: Adapters = {}
         addAdapters(adapters, fabric.nodes.values())
