@@ -138,7 +138,7 @@ class MaintainedFiles:
 
     async def update(self, poller: FabricPoller) -> None:
         """Write the files whose content has changed; the content is made in pieces of some milliseconds."""
-        # A sweep may replace the fabric during each of the pauses below.
+        # A sweep may replace the fabric, and a reload the settings, during each of the pauses below.
         fabric, version, settings = poller.fabric, poller.version, self._settings
         if fabric is None:
             return
@@ -147,7 +147,7 @@ class MaintainedFiles:
             adapters = await self._adaptersOf(fabric, version)
             unfit = unfitHosts(fabric, poller.findings.log.open.values(), adapters, switches)
             await self._write(settings.unfit, (f"{name}\t{why}" for name, why in unfit.items()))
-        if version != self._version:
+        if version != self._version and settings is self._settings:
             self._version = version
             try:
                 if len(fabric.nodes) > _PIECE:

@@ -312,6 +312,15 @@ class FileTests(PollerTestCase):
         self.written(*writing)
         self.assertIn("SwitchName=right Nodes=b\n", slurm.read_text())
 
+    def test_reloadedMeanwhile(self) -> None:
+        """A file that is added to the configuration while others are written is written, too."""
+        self.started()
+        slurm, unfit = Path(self.mktemp()), self.mktemp()
+        files, *writing = self.pausing(FileSettings(unfit=unfit))
+        files.change(FileSettings(slurm=str(slurm), unfit=unfit))
+        self.written(files, *writing)
+        self.assertIn("SwitchName=left Nodes=a,b\n", slurm.read_text())
+
     def unfit(self, fabric: Fabric) -> dict[str, str]:
         adapters: Adapters = {}
         addAdapters(adapters, fabric.nodes.values())
