@@ -175,14 +175,15 @@ class Notifier:
         ]
 
     async def _store(self, events: Sequence[FabricEvent], isNeeded: bool = False) -> None:
-        """Store events for the next process, if possible or needed; the history reports its errors."""
+        """Store events for the next process, now if needed, else later; the history reports its errors."""
         if self._memory is not None and events:
             try:
                 await self._memory.appendNow(events).addTimeout(MEMORY_SECONDS, self._reactor)
             except (RDMAError, TimeoutError) as error:
                 if isNeeded:
                     raise DeviceUnavailable(f"alerts wait for the history: {error}") from error
-                _log.debug("cannot store which alerts were sent: {why}", why=errorText(error))
+                _log.debug("cannot store yet which alerts were sent: {why}", why=errorText(error))
+                self._memory.append(events)
 
     # Sending.
 

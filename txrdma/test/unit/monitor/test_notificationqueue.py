@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, NoReturn
 
+from twisted.internet.defer import maybeDeferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
+from txrdma.error import DeviceUnavailable
 from txrdma.monitor.diagnosis.findinglog import Cleared, Raised
 from txrdma.monitor.events.alerts import AlertRules
 from txrdma.monitor.events.notificationqueue import (
@@ -19,6 +21,7 @@ from txrdma.monitor.events.notificationqueue import (
 )
 from txrdma.monitor.events.notifier import Notifier
 from txrdma.monitor.events.restoring import formerAlerts
+from txrdma.monitor.series.history import HistoryWriter
 from txrdma.monitor.series.historystore import HistoryStore
 from txrdma.test.support import slow
 from txrdma.test.support.monitor.alerts import entryOf, RecordingOutlet, StoredMemory
@@ -35,8 +38,8 @@ class QueueTests(SynchronousTestCase):
         self.store = HistoryStore(self.path)
         self.addCleanup(lambda: self.store.close())
 
-    def started(self, *channels: RecordingOutlet) -> Notifier:
-        memory: Any = StoredMemory(self.store)
+    def started(self, *channels: RecordingOutlet, memory: Any = None) -> Notifier:
+        memory = memory or StoredMemory(self.store)
         notifier = Notifier(self.clock, AT_ONCE, channels or (self.channel,), memory)
         notifier.restore(formerAlerts(self.store), (), ())
         notifier.start()
@@ -159,6 +162,27 @@ class QueueTests(SynchronousTestCase):
         self.assertEqual(other.tries, 1)
         self.clock.advance(RETRY_SECONDS)
         self.assertEqual(other.tries, 2)
+
+    def test_historyFailsMeanwhile(self) -> None:
+        """An alert that is sent while the history cannot be written is not sent by the next process again."""
+        writer = HistoryWriter(self.clock, self.store, maybeDeferred, self.clock.seconds)
+        writer.start()
+        notifier = self.started(memory=writer)
+        self.channel.isBroken = True
+        self.raised(notifier, "leaf 1")
+        self.assertEqual(self.waiting(), 1)
+        self.channel.isBroken = False
+
+        def fail(*events: object) -> NoReturn:
+            raise DeviceUnavailable("the disk is full")
+
+        patches = [self.patch(self.store, name, fail) for name in ("append", "write")]
+        self.clock.advance(RETRY_SECONDS)
+        self.assertEqual(self.channel.wheres(), ["leaf 1"])
+        for each in patches:
+            each.restore()
+        self.clock.advance(RETRY_SECONDS)
+        self.assertEqual(self.waiting(), 0)
 
     @slow("more alerts are queued than may wait")
     def test_droppedAgain(self) -> None:
