@@ -114,6 +114,10 @@ class NotificationQueue:
         self._number += len(alerts)
         return dict(enumerate(alerts, first))
 
+    def takeBack(self, numbered: Mapping[int, Alert]) -> None:
+        """Give the numbers of the last alerts, which were not admitted, to the next ones."""
+        self._number -= len(numbered)
+
     def eventsOf(self, numbered: Mapping[int, Alert]) -> list[FabricEvent]:
         """Return the events to store before L{admit} is called."""
         queue, now = self.channel.queue, self._reactor.seconds()

@@ -219,7 +219,14 @@ class Notifier:
         for queue, numbered in queued:
             events += queue.eventsOf(numbered)
         with self._loop.step("storing"):
-            await self._store(events, self._mustStore)
+            try:
+                await self._store(events, self._mustStore)
+            except (
+                DeviceUnavailable
+            ):  # they may be stored nevertheless: those of the next attempt replace them
+                for queue, numbered in queued:
+                    queue.takeBack(numbered)
+                raise
         self._due.clear()
         self._added.clear()
         dropped: list[FabricEvent] = []

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from typing import Any, NoReturn
+from collections.abc import Sequence
+from typing import Any, cast, NoReturn
 
-from twisted.internet.defer import maybeDeferred
+from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import DeviceUnavailable
 from txrdma.monitor.diagnosis.findinglog import Cleared, Raised
+from txrdma.monitor.diagnosis.journal import FabricEvent
 from txrdma.monitor.events.alerts import AlertRules
 from txrdma.monitor.events.notificationqueue import (
     LONGEST_RETRY_SECONDS,
@@ -19,7 +21,7 @@ from txrdma.monitor.events.notificationqueue import (
     RETRY_SECONDS,
     STOP_SECONDS,
 )
-from txrdma.monitor.events.notifier import Notifier
+from txrdma.monitor.events.notifier import MEMORY_SECONDS, Notifier
 from txrdma.monitor.events.restoring import formerAlerts
 from txrdma.monitor.series.history import HistoryWriter
 from txrdma.monitor.series.historystore import HistoryStore
@@ -183,6 +185,25 @@ class QueueTests(SynchronousTestCase):
             each.restore()
         self.clock.advance(RETRY_SECONDS)
         self.assertEqual(self.waiting(), 0)
+
+    def test_storedLate(self) -> None:
+        """Alerts that the history has stored too late, or without an answer, are sent once."""
+        memory = StoredMemory(self.store)
+        notifier = Notifier(self.clock, AT_ONCE, [self.channel], cast(Any, memory), mustStore=True)
+        notifier.start()
+        self.addCleanup(notifier.stop)
+
+        def hang(events: Sequence[FabricEvent]) -> Deferred[None]:
+            self.store.append(events)
+            return Deferred()
+
+        hanging = self.patch(memory, "appendNow", hang)
+        self.raised(notifier, "leaf 1")
+        self.clock.advance(MEMORY_SECONDS)
+        self.assertEqual((self.channel.wheres(), self.waiting()), ([], 1))
+        hanging.restore()
+        self.clock.advance(RETRY_SECONDS)
+        self.assertEqual((self.channel.wheres(), self.waiting()), (["leaf 1"], 0))
 
     @slow("more alerts are queued than may wait")
     def test_droppedAgain(self) -> None:
