@@ -190,9 +190,8 @@ class NotificationQueue:
         if alerts is self._repeated:
             self._repeated = {}
         else:
-            for number in alerts:
-                self._waiting.pop(number, None)
-            await self._store(ended(_SENT, self.channel.queue, alerts, self._reactor.seconds()))
+            sent = [number for number in alerts if self._waiting.pop(number, None) is not None]
+            await self._store(ended(_SENT, self.channel.queue, sent, self._reactor.seconds()))
         return True
 
     def replaceChannel(self, channel: AlertChannel) -> None:
@@ -212,6 +211,12 @@ class NotificationQueue:
             late = self._reactor.callLater(STOP_SECONDS, self._giveUp)
             done.addCallback(lambda _: cancelCall(late))
         return done
+
+    def discard(self) -> list[FabricEvent]:
+        """Stop for ever; returns the events of the alerts that waited, which are dropped."""
+        self.stop()
+        numbers, self._waiting = list(self._waiting), {}
+        return ended(DROPPED, self.channel.queue, numbers, self._reactor.seconds())
 
     def _giveUp(self) -> None:
         if self._attempt is not None:

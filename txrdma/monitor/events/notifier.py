@@ -127,8 +127,8 @@ class Notifier:
         """
         Set the rules and channels; sent alerts are not sent again.
 
-        Alerts that wait for a channel wait for its replacement, which has the same queue name. A new channel
-        gets all open ones.
+        Alerts that wait for a channel wait for its replacement, which has the same queue name, or are dropped
+        without one. A new channel gets all open ones.
 
         @param openEntries: open findings: the new rules may select other ones.
         """
@@ -147,7 +147,9 @@ class Notifier:
                 queue.repeat()
         for queue in before.values():
             self._supervisor.remove(queue.loop)
-            queue.stop()
+            dropped = queue.discard()
+            if self._memory is not None:
+                self._memory.append(dropped)
         self._added = [queue for queue in self._added if queue in self._queues]
         pause = self._untilNext()
         if pause is not None:
@@ -233,6 +235,8 @@ class Notifier:
         for queue, numbered in queued:
             with self._loop.step(queue.channel.name):
                 dropped += queue.admit(numbered)
+            if queue not in self._queues:  # it was removed meanwhile
+                dropped += queue.discard()
             with self._loop.step(queue.channel.name):
                 queue.send()
         await self._store(dropped)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any, cast, NoReturn
 
@@ -147,10 +146,37 @@ class QueueTests(SynchronousTestCase):
         other.isBroken = False
         self.clock.pump([10.0] * 60)
         self.assertEqual(other.tries, tries)
+        self.assertEqual(self.waiting(), 0)
         notifier.stop()
-        self.assertEqual({json.loads(one.subject)[0] for one in self.store.states(QUEUED)}, {"other"})
         self.started(moved)
         self.assertEqual((self.waiting(), moved.wheres()), (0, []))
+
+    def test_removedForAWhile(self) -> None:
+        """What waited for a channel when it was removed is not sent after it is added again."""
+        other = RecordingOutlet("other")
+        notifier = self.started(self.channel, other)
+        self.channel.isBroken = True
+        self.raised(notifier, "leaf 1", "leaf 2")
+        notifier.change(AT_ONCE, [other])
+        notifier.findingChanged(Cleared(entryOf(where="leaf 2")))
+        self.clock.advance(0.0)
+        self.channel.isBroken = False
+        notifier.change(AT_ONCE, [other, self.channel])
+        self.clock.advance(0.0)
+        self.assertEqual(self.channel.wheres(), ["leaf 1"])
+        notifier.stop()
+        self.started(self.channel, other)
+        self.assertEqual(self.channel.wheres(), [])
+
+    def test_removedWhileStored(self) -> None:
+        """Alerts that are being stored when their channel is removed do not wait for it either."""
+        memory = StoredMemory(self.store)
+        notifier, storing = self.started(memory=memory), Deferred[None]()
+        self.patch(memory, "appendNow", lambda events: storing.addCallback(lambda _: memory.append(events)))
+        self.raised(notifier, "leaf 1")
+        notifier.change(AT_ONCE, [])
+        storing.callback(None)
+        self.assertEqual((self.channel.tries, self.waiting()), (0, 0))
 
     def test_reloadedPause(self) -> None:
         """A channel that replaces one that failed for long is tried at once, then after a short pause."""
