@@ -4,9 +4,10 @@ Table of all events of a fabric, to which rows are only appended.
 When the answer to a COMMIT is lost, the events may be stored, and their writer appends them again. So events
 stored since the last append that is known to be committed are read, and not stored twice.
 
-The state of a subject is its last event; at an earlier time, its last event until then. When events are
-old, or the table is too large, those before a time are deleted, except for the last one of each subject that
-has a state at that time: since then, the states at all times are complete. The time is stored as an event.
+The state of a subject is its last event; at an earlier time, its last event until then. When events are old
+and there are newer ones, or the table is too large, those before a time are deleted, except for the last one
+of each subject that has a state at that time: since then, the states at all times are complete. The time is
+stored as an event.
 """
 
 from __future__ import annotations
@@ -47,6 +48,9 @@ _STATELESS: Final = (
 
 _OVERHEAD: Final = 200
 """Octets of an event in the table and its indices, beside its texts."""
+
+_NEWER_SHARE: Final = 8
+"""Part of the retention that newer events have to cover before old ones are deleted because of their age."""
 
 _LATER: Final = "FROM events AS later WHERE later.subject = events.subject AND later.number > events.number"
 _HAS_LATER: Final = f"EXISTS (SELECT 1 {_LATER})"
@@ -172,7 +176,11 @@ class EventTable:
         if self._deletedAt is not None and 0 <= now - self._deletedAt < retention.periodSeconds:
             return
         self._deletedAt = now
-        self._deleteBefore(database, now - retention.retentionSeconds, now)
+        until = now - retention.retentionSeconds
+        ((first, last),) = database.execute("SELECT min(at), max(at) FROM events WHERE at > ?", until)
+        # The clock may be wrong for a while, so old events are deleted only if newer ones cover some time.
+        if first is not None and last - first >= retention.retentionSeconds / _NEWER_SHARE:
+            self._deleteBefore(database, until, now)
         texts = " + ".join(f"length({name})" for name in ("subject", "place", "text"))
         ((count, octets),) = database.execute(
             f"SELECT count(*), sum({_OVERHEAD} + {texts} + length(coalesce(detail, ''))) FROM events"

@@ -483,12 +483,16 @@ class StoreContract(SynchronousTestCase):
         """A clock that is a year ahead temporarily deletes no data."""
         for begin in range(0, 7200, 600):
             self.store.write([reading(at, 1) for at in range(begin, begin + 600, 60)], begin + 600)
+        events = [self.event(at, "node-came", "a", f"at {at}") for at in (600.0, 1200.0)]
+        self.store.append(events)
         before = [self.sent(0, 9999, level.name) for level in DEFAULT_LEVELS]
         self.assertTrue(all(before))
-        year = 400 * 86400
+        year = 401 * 86400
         for at in range(year, year + 1200, 60):
-            self.store.write([reading(at, 1)], at + 60)
+            self.store.write([reading(at, 1)], at + 60, [self.event(at, "node-came", "b")])
         self.store.write([reading(7200, 1)], 7260)
+        self.assertEqual(self.store.changes(), events)
+        self.assertEqual(self.store.changeTimes(0.0, 9999.0, 9)[0], 600.0)
         for level, rows in zip(DEFAULT_LEVELS, before, strict=True):
             self.assertEqual(self.sent(0, 7200, level.name)[: len(rows)], rows)
 
@@ -664,9 +668,9 @@ class StoreContract(SynchronousTestCase):
         kept = [self.event(10.0, "node-came", "a"), self.event(20.0, "node-gone", "b")]
         self.store.append([self.event(5.0, "node-came", "b", "old"), *kept])
         self.store.append([self.event(30.0, "finding-cleared", "f", "old"), self.event(40.0, "x", "", "old")])
-        recent = self.event(1900.0, "finding-cleared", "g", "recent")
-        self.store.write([], 1950, [recent])
-        self.assertEqual(self.store.changes(), [recent])
+        recent = [self.event(at, "finding-cleared", "g", "recent") for at in (1700.0, 1900.0)]
+        self.store.write([], 1950, recent)
+        self.assertEqual(self.store.changes(), recent)
         self.assertEqual(self.store.states("node-came", "node-gone"), kept)
 
     def test_eventsSize(self) -> None:
