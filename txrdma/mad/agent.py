@@ -25,7 +25,7 @@ from twisted.python.failure import Failure
 from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError, WireError
 from txrdma.iba.path import IBPath
 from txrdma.interfaces import IMADAgent, IMADPort, IMADReceiver
-from txrdma.kit.delayedcalls import cancelCall
+from txrdma.kit.delayedcalls import cancelCall, Timer
 from txrdma.kit.forwardclock import sharedForwardClock
 from txrdma.kit.logs import errorText, RateLimitedLogger
 from txrdma.mad.core.calls import Calls, Dropped, Event, Requested
@@ -35,7 +35,15 @@ from txrdma.mad.core.transactions import Call
 from txrdma.mad.layouts.attributes import Attribute, ManagementClass, RPC, RPCS
 from txrdma.mad.layouts.sa import Query
 from txrdma.mad.paths import toSA
-from txrdma.mad.portwatch import PortListener, PortLost, PortReopener, PortReturned, PortWatch, WATCH_SECONDS
+from txrdma.mad.portwatch import (
+    PortListener,
+    PortLost,
+    PortReopener,
+    PortReturned,
+    PortWatch,
+    RETURN_SECONDS,
+    WATCH_SECONDS,
+)
 from txrdma.mad.requests import Registrations, Servers, TakeRequest
 from txrdma.mad.rpcs import CallOptions, checkedKind, RPCs
 
@@ -120,6 +128,7 @@ class MADAgent(RPCs):
         self._checked: dict[tuple[str, type[Attribute]], RPC] = {}
         self._servers = Servers()
         self._registrations = Registrations()
+        self._renewal = Timer(reactor)
         self._watch = PortWatch(reactor, lambda: self.port, watchSeconds)
         self._reopener: PortReopener | None = None
         if reopen is not None:
@@ -384,9 +393,14 @@ class MADAgent(RPCs):
     def _returned(self, port: IMADPort) -> None:
         """Make registrations again, and notify the listeners of the port."""
         if not self._closed:  # else it was lost at once
-            self._registrations.renew(port)
+            self._renew(port)
         if not self._closed:
             self._watch.notify(PortReturned(port.endPort))
+
+    def _renew(self, port: IMADPort, isAgain: bool = False) -> None:
+        """Make registrations again, until another program that was faster has ended."""
+        if not self._registrations.renew(port, isAgain) and not self._closed:
+            self._renewal.start(RETURN_SECONDS, self._renew, port, True)
 
     def _end(self, reason: str) -> None:
         if self._closed:
@@ -394,6 +408,7 @@ class MADAgent(RPCs):
         self._closed = reason
         self._clock.leave(self._setBack)
         self._stopTimer()
+        self._renewal.stop()
         for call in self._core.clear():
             with _log.failuresHandled("{port}: failing a call raised an exception", port=self.port.name):
                 call.failed(DeviceUnavailable(reason))

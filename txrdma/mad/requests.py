@@ -71,15 +71,21 @@ class Servers:
 
 
 class _Registration:
-    """Registration of some methods of a class with a port, and the number of its users."""
+    """
+    Registration of some methods of a class with a port, and the number of its users.
+
+    @ivar port: the port; None for none.
+    """
 
     def __init__(self, managementClass: int, methods: Sequence[int], oui: int) -> None:
         self._arguments = managementClass, methods, oui
         self.users = 0
+        self.port: IMADPort | None = None
         self.end: Callable[[], None] = lambda: None
 
     def begin(self, port: IMADPort) -> None:
         self.end = port.serve(*self._arguments)
+        self.port = port
 
 
 class Registrations:
@@ -119,16 +125,27 @@ class Registrations:
 
         return end
 
-    def renew(self, port: IMADPort) -> None:
-        """Register everything again with a port that replaces a lost one."""
-        for registration in set(self._known.values()):
+    def renew(self, port: IMADPort, isAgain: bool = False) -> bool:
+        """
+        Register everything with a port that replaces a lost one.
+
+        @param isAgain: only what could not be registered with it before; errors are not logged again.
+        @return: whether everything is registered now.
+        """
+        missing = {one for one in self._known.values() if not isAgain or one.port is not port}
+        for registration in missing:
+            registration.port = None
             try:
                 registration.begin(port)
-            except RDMAError as error:
-                _log.warn(
-                    "{port} was reopened, but receives no requests: {error}",
-                    port=port.name,
-                    error=errorText(error),
-                )
-            except Exception:  # of a user's port
-                _log.failure("{port} was reopened, but receives no requests", port=port.name)
+            except Exception as error:  # of a user's port, too
+                if isAgain:
+                    continue
+                if isinstance(error, RDMAError):
+                    _log.warn(
+                        "{port} was reopened, but receives no requests: {error}",
+                        port=port.name,
+                        error=errorText(error),
+                    )
+                else:
+                    _log.failure("{port} was reopened, but receives no requests", port=port.name)
+        return all(one.port is port for one in missing)

@@ -304,6 +304,52 @@ class SubscriptionTests(SynchronousTestCase):
         self.assertEqual(self.reports, [64])
         agent.close()
 
+    def test_refusedOnReturn(self) -> None:
+        """Requests that another program has registered for until the port returned are received after it."""
+        returned = WiredPort(self.wire, 1)
+        refused = iter([True] * 3)
+        asked: list[tuple[object, ...]] = []
+
+        def serve(*what: object) -> Callable[[], None]:
+            asked.append(what)
+            if next(refused, False):
+                raise ResourceExhausted("class 0x3 is in use")
+            return lambda: None
+
+        self.patch(returned, "serve", serve)
+        agent = MADAgent(self.clock, self.wire.ports[0], timeoutSeconds=0.5, reopen=lambda: returned)
+        end = agent.register(ManagementClass.SUBN_ADM, (Method.REPORT,))
+        agent.portLost("the device is gone")
+        with capturedLogs() as logs:
+            pass_(self.clock, 60, 0.5)
+        self.assertEqual((len(asked), len(logs)), (4, 2))
+        end()
+        agent.close()
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_refusedUntilClosed(self) -> None:
+        """No registration is tried again after the agent was closed, or the port was lost again."""
+        asked: list[WiredPort] = []
+
+        def reopen() -> WiredPort:
+            port = WiredPort(self.wire, 1)
+
+            def serve(*what: object) -> Callable[[], None]:
+                asked.append(port)
+                raise ResourceExhausted("class 0x3 is in use")
+
+            self.patch(port, "serve", serve)
+            return port
+
+        agent = MADAgent(self.clock, self.wire.ports[0], timeoutSeconds=0.5, reopen=reopen)
+        agent.register(ManagementClass.SUBN_ADM, (Method.REPORT,))
+        for reason in ("the device is gone", "again"):
+            agent.portLost(reason)
+            pass_(self.clock, 6, 0.5)
+        self.assertEqual(len(set(asked)), 2)
+        agent.close()
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
     def test_lostAtOnce(self) -> None:
         """Listeners get no notice of the return of a port that is lost again while it is started or used."""
         events: list[type] = []
@@ -417,7 +463,7 @@ class SubscriptionTests(SynchronousTestCase):
             agent.register(ManagementClass.SUBN_ADM, (method,))
         agent.watch(lambda event: events.append(type(event)))
         agent.portLost("the device is gone")
-        pass_(self.clock, 30, 0.5)
+        pass_(self.clock, 8, 0.5)
         self.assertEqual((set(tried), len(tried)), (set(methods), 3))
         self.assertEqual(events, [PortLost, PortReturned])
         self.assertEqual(len(self.flushLoggedErrors(OSError)), 3)
