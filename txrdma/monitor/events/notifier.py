@@ -208,14 +208,14 @@ class Notifier:
         del self._due[:excess]
         for queue in self._queues:
             queue.dropped += excess
-        keys = {one.key for one in self._due}
-        opened = [one for one in self._openAlerts() if one.key not in keys] if self._added else []
+        keys, added = {one.key for one in self._due}, tuple(self._added)
+        opened = [one for one in self._openAlerts() if one.key not in keys] if added else []
         if not (self._due or opened):
             self._added.clear()
             return False
         events = [_eventOf(one, now) for one in self._due]
         queued = [
-            (queue, queue.number([*opened, *self._due] if queue in self._added else self._due))
+            (queue, queue.number([*opened, *self._due] if queue in added else self._due))
             for queue in self._queues
         ]
         for queue, numbered in queued:
@@ -230,7 +230,7 @@ class Notifier:
                     queue.takeBack(numbered)
                 raise
         self._due.clear()
-        self._added.clear()
+        self._added = [queue for queue in self._added if queue not in added]
         dropped: list[FabricEvent] = []
         for queue, numbered in queued:
             with self._loop.step(queue.channel.name):

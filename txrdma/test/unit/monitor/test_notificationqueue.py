@@ -178,6 +178,18 @@ class QueueTests(SynchronousTestCase):
         storing.callback(None)
         self.assertEqual((self.channel.tries, self.waiting()), (0, 0))
 
+    def test_addedWhileStored(self) -> None:
+        """A channel that is added while alerts are being stored gets all open ones, too."""
+        memory, added = StoredMemory(self.store), RecordingOutlet("added")
+        notifier, storing = self.started(memory=memory), Deferred[None]()
+        patched = self.patch(memory, "appendNow", lambda events: storing)
+        self.raised(notifier, "leaf 1")
+        notifier.change(AT_ONCE, [self.channel, added])
+        patched.restore()
+        storing.callback(None)
+        self.clock.advance(0.0)
+        self.assertEqual((self.channel.wheres(), added.wheres()), (["leaf 1"], ["leaf 1"]))
+
     def test_reloadedPause(self) -> None:
         """A channel that replaces one that failed for long is tried at once, then after a short pause."""
         notifier = self.started()
