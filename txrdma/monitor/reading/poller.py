@@ -390,6 +390,12 @@ class FabricPoller:
         with self.sweeps.step("checking the fabric"):
             self.findings.report(_SWEEP, await self._checked(fabric), isUnknown=lambda key: True)
 
+    def _linkIsUp(self) -> None:
+        """Query all nodes again after the link of the local port was down."""
+        if self._isIsolated:
+            self._isIsolated = False
+            self._reader.backOff.clear()
+
     @staticmethod
     def _lacksBranch(sweep: Sweep, before: Fabric) -> bool:
         """Return whether an exception kept a sweep from following a link that was known before."""
@@ -399,6 +405,7 @@ class FabricPoller:
     async def _sweptPartly(self, fabric: Fabric) -> None:
         """Handle a sweep that left out a part of the fabric: nodes that it lacks need not be missing."""
         self._isResuming = False
+        self._linkIsUp()
         with self.sweeps.step("checking the fabric"):
             checked = await self._checked(fabric)
             found = [one for one in checked if one.kind in (LEFT_OUT, UNPROCESSED)]
@@ -427,9 +434,7 @@ class FabricPoller:
         self._touched.clear()
         self._signs.fabricReplaced()
         self._areLIDsDoubtful = False
-        if self._isIsolated:
-            self._isIsolated = False
-            self._reader.backOff.clear()
+        self._linkIsUp()
         await self._nodesChanged(self.sweeps, fabric, now)
         self.topologyWatch.swept(fabric)
         with self.sweeps.step("checking the fabric"):

@@ -71,3 +71,19 @@ class MirageTests(PollerTestCase):
         self.pump(120)
         self.assertEqual(list(self.poller.findings.log.open), [])
         self.assertEqual(self.names(), HONEST)
+
+    def test_ownLink(self) -> None:
+        """After the local link was down, counters are read again although sweeps are not complete."""
+        self.poller.start()
+        self.pump(90)
+        mirage = Mirage(self.fabric, *((1, number) for number in range(1, 7)), ports=20)
+        mirage.isOn = False
+        self.fabric.cut("a")
+        self.pump(60)
+        self.assertEqual(self.output(), [("raised", "no-link", "a")])
+        mirage.isOn = True
+        self.fabric.heal("a")
+        turns = self.poller.statistics.turns
+        self.pump(120)
+        self.assertGreater(self.poller.statistics.turns, turns)
+        self.assertIn(("cleared", "no-link", "a"), self.output())
