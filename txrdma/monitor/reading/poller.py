@@ -406,6 +406,11 @@ class FabricPoller:
         """Handle a sweep that left out a part of the fabric: nodes that it lacks need not be missing."""
         self._isResuming = False
         self._linkIsUp()
+        if self._areLIDsDoubtful and self.fabric is not None:
+            known = self.fabric.nodes
+            self._areLIDsDoubtful = any(
+                node.lid != known[guid].lid for guid, node in fabric.nodes.items() if guid in known
+            )
         with self.sweeps.step("checking the fabric"):
             checked = await self._checked(fabric)
             found = [one for one in checked if one.kind in (LEFT_OUT, UNPROCESSED)]

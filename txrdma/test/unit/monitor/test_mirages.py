@@ -87,3 +87,16 @@ class MirageTests(PollerTestCase):
         self.pump(120)
         self.assertGreater(self.poller.statistics.turns, turns)
         self.assertIn(("cleared", "no-link", "a"), self.output())
+
+    def test_restartedManager(self) -> None:
+        """After a restart of the subnet manager, errors are found again although sweeps are not complete."""
+        self.poller.start()
+        self.pump(90)
+        Mirage(self.fabric, *((1, number) for number in range(1, 7)), ports=20)
+        self.pump(60)
+        answered = iter([True])
+        self.patch(self.poller.manager, "answered", lambda *_: next(answered, False))
+        self.pump(60)
+        self.fabric.setCounters("left", 3, symbolErrorCounter=60)
+        self.pump(60)
+        self.assertIn(("raised", "symbol-errors", "left"), self.output())
