@@ -318,7 +318,7 @@ class FabricPoller:
         for meter in chain(self.meters.values(), self.corrections.meters.values()):
             meter.missed()
 
-    def _isOffline(self) -> bool:
+    def isOffline(self) -> bool:
         """Return whether no node can be queried."""
         return bool(self._lost) or self._isIsolated or self.fabric is None
 
@@ -326,7 +326,7 @@ class FabricPoller:
         """Report faults of the local port and of the loops; a lost port explains failed loops."""
         name, now = self._agent.port.name, self._reactor.seconds()
         found = [Finding("port-lost", name, self._lost)] if self._lost else []
-        if self._subscription is None or self._subscription.isStanding or self._isOffline():
+        if self._subscription is None or self._subscription.isStanding or self.isOffline():
             self._unsubscribedSince = now
         elif now - self._unsubscribedSince >= UNSUBSCRIBED_SECONDS:
             found.append(Finding("no-notices", name, "the subnet administration accepts no subscription"))
@@ -575,7 +575,7 @@ class FabricPoller:
     async def _refreshSigned(self) -> bool:
         """Refresh all nodes with a sign of change; False during a sweep, or while the port is down."""
         fabric = self.fabric
-        if self._isOffline() or fabric is None:
+        if self.isOffline() or fabric is None:
             self._signs.clear()
         elif not self.sweeps.isRunning:
             nodes = [fabric.nodes[guid] for guid in self._signs.nodes if guid in fabric.nodes]
@@ -650,7 +650,7 @@ class FabricPoller:
         self._roundBegan = self._reactor.seconds()
         self._reportSelf()
         fabric = self.fabric
-        if self._isOffline() or fabric is None:
+        if self.isOffline() or fabric is None:
             return False
         asking = Deferred.fromCoroutine(self._askManager())
         try:

@@ -98,7 +98,7 @@ class Surveyor:
         changes, before = self._poller.topologyWatch.changes, self._changes
         self._changes = changes
         now = self._reactor.seconds()
-        if self._poller.fabric is None:
+        if self._poller.isOffline():
             self._settledAt = now
             return False
         if changes != before and now - self._settledAt < UNSETTLED_SECONDS:
@@ -112,7 +112,7 @@ class Surveyor:
             await self._survey()
         except DeviceUnavailable as error:  # which the poller reports, and follows
             _log.debug("no survey: {error}", error=errorText(error))
-            self._surveyed = -1  # survey soon after the port has returned
+            self._surveyed = -1  # survey soon after the port, or its link, has returned
             return False
         return True
 
@@ -131,6 +131,8 @@ class Surveyor:
         routes = await routeFindings(
             *(self._agent, endPort, fabric, tables.linear), self._inSteps, tables.adaptive
         )
+        if self._poller.isOffline():  # then what did not answer may be there
+            raise DeviceUnavailable("the link of the local port is down")
         self.surveys += 1
         self._poller.firmware = tables.firmware
         self._poller.linear, self._poller.adaptive = tables.linear, tables.adaptive

@@ -431,6 +431,37 @@ class SurveyTests(PollerTestCase):
         self.flap(8)
         self.assertEqual((self.surveyor.surveys, len(self.poller.linear)), (1, 2))
 
+    def test_ownLink(self) -> None:
+        """While the local link is down no tables are read: no node counts as one that does not answer."""
+        self.fabric.haveModule("left", 3)
+        self.started()
+        self.fabric.linearOf(self.fabric.node("right"))[self.lid("b", 1)] = 7
+        self.pump(1200.0)
+        self.assertEqual(self.output(), [("raised", "unreachable-lid", "b")])
+        self.fabric.cut("a")
+        self.pump(4 * 3600.0)
+        self.assertEqual(self.output(), [("raised", "no-link", "a")])
+        self.assertEqual(len(self.poller.linear), 2)
+        self.fabric.heal("a")
+        self.pump(1200.0)
+        self.assertEqual(set(self.poller.firmware), {self.fabric.node("left").guid})
+
+    def test_ownLinkMeanwhile(self) -> None:
+        """A survey during which the local link goes down is repeated when that is up again."""
+        routes: Deferred[list[Finding]] = Deferred()
+        patched = self.patch(surveyor, "routeFindings", lambda *args: routes)
+        self.started()
+        self.pump(2 * surveyor.SETTLE_SECONDS + 10.0)
+        self.fabric.cut("a")
+        self.pump(60.0)
+        patched.restore()
+        routes.callback([])
+        self.pump(60.0)
+        self.assertEqual((self.surveyor.surveys, self.poller.linear), (0, {}))
+        self.fabric.heal("a")
+        self.pump(300.0)
+        self.assertEqual((self.surveyor.surveys, len(self.poller.linear)), (1, 2))
+
     def test_portLost(self) -> None:
         """A survey that the loss of the local port has ended is repeated soon after the port's return."""
         self.fabric.wire.latencySeconds = 0.05
