@@ -223,9 +223,8 @@ class Notifier:
         with self._loop.step("storing"):
             try:
                 await self._store(events, self._mustStore)
-            except (
-                DeviceUnavailable
-            ):  # they may be stored nevertheless: those of the next attempt replace them
+            except DeviceUnavailable:
+                # They may be stored nevertheless: those of the next attempt replace them.
                 for queue, numbered in queued:
                     queue.takeBack(numbered)
                 raise
