@@ -116,6 +116,8 @@ class ReactorThread:
             self._loop.run_forever()
             self.reactor.waker.connectionLost(Failure(ConnectionDone()))
             self._loop.close()
+            self._runCalls()  # of threads that did not know that this one was about to end
+            self._selector.owner = 0  # another thread may get this thread's number
 
     def isHere(self) -> bool:
         """Return whether this thread runs code of the reactor, so that it must not wait for the reactor."""
@@ -144,7 +146,15 @@ class ReactorThread:
             if isLate:
                 self._loop.call_soon_threadsafe(_wake)
         else:
-            self._loop.call_soon_threadsafe(self._runCalls)
+            try:
+                self._loop.call_soon_threadsafe(self._runCalls)
+            except RuntimeError:  # the loop was closed after the check above
+                if self.isHere():
+                    return  # from a call, which the others follow
+                with self._lock:
+                    self._selector.owner = get_ident()
+                    self._runCalls()
+                    self._selector.owner = 0
 
     def _runCalls(self) -> None:
         while self._calls:

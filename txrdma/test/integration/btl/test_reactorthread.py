@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from selectors import DefaultSelector
 from threading import enumerate as threads
-from threading import Event, get_ident
+from threading import Event, get_ident, Thread
 from typing import Any
 
 from zope.interface import implementer
@@ -155,3 +155,32 @@ class ReactorThreadTests(SynchronousTestCase):
         self.assertLess(len(os.listdir("/proc/self/fd")), descriptors)
         self.thread = ReactorThread.acquire()
         self.assertEqual(len(os.listdir("/proc/self/fd")), descriptors)
+
+    def test_startWhileItEnds(self) -> None:
+        """A call that is passed to the thread between the end of its loop and its own end runs, too."""
+        ending, resume, done = Event(), Event(), Event()
+        waker = self.thread.reactor.waker
+        lost = waker.connectionLost
+
+        def wait(reason: Failure) -> None:
+            ending.set()
+            resume.wait(60)
+            lost(reason)
+
+        self.patch(waker, "connectionLost", wait)
+        releasing = Thread(target=self.thread.release)
+        releasing.start()
+        self.assertTrue(ending.wait(60))
+        self.thread.start(done.set, False)
+        resume.set()
+        releasing.join()
+        self.assertTrue(done.is_set())
+
+    def test_startWhenItHasEnded(self) -> None:
+        """So do one that is passed to it after its loop was closed, and one that this call passes to it."""
+        done = Event()
+        self.thread.release()
+        self.patch(self.thread._thread, "is_alive", lambda: True)
+        self.thread.start(lambda: self.thread.start(done.set, False), False)
+        self.assertTrue(done.is_set())
+        self.assertFalse(self.thread.isHere())
