@@ -17,8 +17,8 @@ from typing import Any, Final, overload, TYPE_CHECKING, TypeVar
 from twisted.internet.asyncioreactor import AsyncioSelectorReactor
 from twisted.internet.defer import CancelledError, Deferred, maybeDeferred, TimeoutError
 from twisted.internet.endpoints import TCP4ClientEndpoint, TCP6ClientEndpoint
-from twisted.internet.error import ConnectionDone
 from twisted.internet.interfaces import IListeningPort
+from twisted.internet.task import Clock
 from twisted.internet.tcp import Connection as TCPConnection
 from twisted.python.failure import Failure
 
@@ -28,6 +28,7 @@ from txrdma.btl.ends import DeviceSpecs
 from txrdma.btl.errors import MessageFailed, PeerLost
 from txrdma.btl.groups.group import Group
 from txrdma.btl.groups.joining import JOIN_SECONDS
+from txrdma.btl.reactorthread import disconnect
 from txrdma.btl.transport import BTLMessageTransport
 from txrdma.error import InvalidRequest, Refused
 from txrdma.messages.memory import octets
@@ -71,11 +72,16 @@ def _isHungUp(descriptor: int) -> bool:
 
 
 def currentReactor() -> Any:
-    """Return Twisted's reactor on the running loop, which the first call makes."""
+    """
+    Return Twisted's reactor on the running loop, which the first call makes.
+
+    Close the connections and listeners that closed loops have left open.
+    """
     loop = asyncio.get_running_loop()
     for each in list(_reactors):
-        if each.is_closed():
-            _reactors.pop(each).waker.connectionLost(Failure(ConnectionDone()))
+        if each.is_closed() and (ended := _reactors.pop(each, None)) is not None:
+            ended.callLater = Clock().callLater  # a closed loop raises an exception
+            disconnect(ended)
     found = _reactors.get(loop)
     if found is None:
         found = _reactors[loop] = _Reactor(loop)

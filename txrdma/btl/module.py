@@ -770,3 +770,11 @@ def moduleOf(reactor: Any, *devices: DeviceSpec) -> ModulePort:
 
         made = _modules[key] = ModulePort(reactor, opened, closed)
     return made
+
+
+def abandonModules(reactor: Any) -> None:
+    """End all connections on a reactor that runs no more, and close its modules."""
+    for key, each in list(_modules.items()):
+        if key[0] is reactor:
+            with _log.failuresHandled("a module cannot be closed after the end of its reactor"):
+                each.abandon()

@@ -24,6 +24,7 @@ from twisted.internet.error import ConnectionDone
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from txrdma.btl.module import abandonModules
 from txrdma.error import InvalidRequest
 
 _log = Logger()
@@ -114,7 +115,7 @@ class ReactorThread:
         with self._lock:
             self._selector.owner = get_ident()
             self._loop.run_forever()
-            self.reactor.waker.connectionLost(Failure(ConnectionDone()))
+            disconnect(self.reactor)
             self._loop.close()
             self._runCalls()  # of threads that did not know that this one was about to end
             self._selector.owner = 0  # another thread may get this thread's number
@@ -190,6 +191,13 @@ class ReactorThread:
 
 if hasattr(os, "register_at_fork"):  # Windows has no fork
     os.register_at_fork(after_in_child=ReactorThread._forget)
+
+
+def disconnect(reactor: Any) -> None:
+    """Close what is open on a reactor for asyncio whose loop has ended: nothing else would close it."""
+    reactor.disconnectAll()
+    abandonModules(reactor)
+    reactor.waker.connectionLost(Failure(ConnectionDone()))
 
 
 def _wake() -> None:

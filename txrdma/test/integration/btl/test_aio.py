@@ -19,6 +19,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.btl import aio
 from txrdma.btl.connections import ClientEndpoint
 from txrdma.btl.errors import CallFailed, MessageFailed
+from txrdma.btl.module import _modules
 from txrdma.error import InvalidRequest, Refused
 from txrdma.testing.protocols import Recorders
 
@@ -337,6 +338,42 @@ class AsyncioTests(SynchronousTestCase):
         self.assertIs(first[0], first[1])
         self.assertIsNot(first[0], second[0])
         self.assertEqual(list(aio._reactors.values()), [second[0]])
+
+    def test_loopEndsFirst(self) -> None:
+        """What a program leaves open on a closed loop is closed, so peers notice it and ports are free."""
+        left: list[Any] = []
+        reasons: list[Exception] = []
+
+        async def serve(connection: aio.Connection) -> None:
+            reasons.append(await connection.ended())
+
+        async def leave(port: int) -> None:
+            number = left[0].address.port if left else 0
+            left.append(await aio.listen(serve, "127.0.0.1", number, HERE))
+            left.append(await aio.connect("127.0.0.1", port, HERE))
+            await left[-1].send(ASK, b"")
+
+        def program(port: int) -> None:
+            loop = self.newLoop()
+            loop.run_until_complete(leave(port))
+            loop.close()
+
+        def owners() -> set[object]:
+            return {owner for owner, _devices in _modules}
+
+        async def main() -> None:
+            known = {*owners(), aio.currentReactor()}
+            async with await aio.listen(serve, "127.0.0.1", 0, THERE) as server:
+                for number in (1, 2):
+                    await asyncio.to_thread(program, server.address.port)
+                    aio.currentReactor()
+                    self.assertEqual(owners() - known, set())
+                    while len(reasons) < number:
+                        await asyncio.sleep(0)
+
+        self.runLoop(main())
+        self.assertEqual([type(each) for each in reasons], 2 * [ConnectionLost])
+        self.assertEqual(self.problems, [])
 
 
 class UVLoopTests(AsyncioTests):

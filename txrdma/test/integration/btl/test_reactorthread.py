@@ -11,12 +11,16 @@ from typing import Any
 from zope.interface import implementer
 
 from twisted.internet.defer import Deferred
+from twisted.internet.endpoints import TCP4ClientEndpoint
 from twisted.internet.interfaces import IReadDescriptor
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
+from txrdma.btl.connections import ClientEndpoint, listen
+from txrdma.btl.module import _modules
 from txrdma.btl.reactorthread import ReactorThread
 from txrdma.error import InvalidRequest
+from txrdma.messages.protocol import MessageFactory, MessageProtocol
 
 
 @implementer(IReadDescriptor)
@@ -155,6 +159,18 @@ class ReactorThreadTests(SynchronousTestCase):
         self.assertLess(len(os.listdir("/proc/self/fd")), descriptors)
         self.thread = ReactorThread.acquire()
         self.assertEqual(len(os.listdir("/proc/self/fd")), descriptors)
+
+    def test_openConnections(self) -> None:
+        """Connections and devices that the last user leaves open are closed."""
+        descriptors = len(os.listdir("/proc/self/fd"))
+        reactor, factory = self.thread.reactor, MessageFactory(MessageProtocol)
+        port = self.thread.call(listen, reactor, 0, factory, "127.0.0.1")
+        stream = TCP4ClientEndpoint(reactor, "127.0.0.1", port.getHost().port)
+        client = self.thread.call(ClientEndpoint(reactor, stream).connect, factory)
+        self.thread.call(client.transport.send, 1, b"x")
+        self.thread.release()
+        self.assertLess(len(os.listdir("/proc/self/fd")), descriptors)
+        self.assertNotIn(reactor, {owner for owner, _devices in _modules})
 
     def test_startWhileItEnds(self) -> None:
         """A call that is passed to the thread between the end of its loop and its own end runs, too."""
