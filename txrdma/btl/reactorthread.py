@@ -19,7 +19,7 @@ from time import monotonic
 from typing import Any, ClassVar, Final
 
 from twisted.internet.asyncioreactor import AsyncioSelectorReactor
-from twisted.internet.defer import maybeDeferred
+from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.error import ConnectionDone
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -171,18 +171,31 @@ class ReactorThread:
 
         @param function: returns a value, or a Deferred with it.
         @raise InvalidRequest: code of the reactor calls this, which would wait for itself; or as L{start}.
-        @raise Exception: what the function has raised, or the Deferred has failed with.
+        @raise Exception: what the function has raised, or the Deferred has failed with. If the handler of a
+            signal raises an exception, the Deferred is cancelled.
         """
         if self.isHere():
             raise InvalidRequest("code of the reactor cannot wait for the reactor")
         ended, results = Event(), []
+        outcomes: list[Deferred[Any]] = []
+
+        def run() -> None:
+            outcomes.append(maybeDeferred(function, *arguments).addBoth(done))
+
+        def cancel() -> None:
+            for each in outcomes:
+                each.cancel()
 
         def done(result: Any) -> None:
             results.append(result)
             ended.set()
 
-        self.start(lambda: maybeDeferred(function, *arguments).addBoth(done), False)
-        ended.wait()
+        self.start(run, False)
+        try:
+            ended.wait()
+        except BaseException:
+            self.start(cancel, False)
+            raise
         (result,) = results
         if isinstance(result, Failure):
             result.raiseException()

@@ -7,6 +7,7 @@ from selectors import DefaultSelector
 from threading import enumerate as threads
 from threading import Event, get_ident, Thread
 from typing import Any
+from unittest import mock
 
 from zope.interface import implementer
 
@@ -16,6 +17,7 @@ from twisted.internet.interfaces import IReadDescriptor
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
+from txrdma.btl import reactorthread
 from txrdma.btl.connections import ClientEndpoint, listen
 from txrdma.btl.module import _modules
 from txrdma.btl.reactorthread import ReactorThread
@@ -62,6 +64,21 @@ class ReactorThreadTests(SynchronousTestCase):
         waiting: Deferred[int] = Deferred()
         self.thread.call(lambda: self.thread.reactor.callLater(0.001, waiting.callback, 3) and None)
         self.assertEqual(self.thread.call(lambda: waiting), 3)
+
+    def test_interrupted(self) -> None:
+        """If a signal interrupts the wait, the Deferred is cancelled: nobody would get its result."""
+
+        class Interrupted(Event):
+            def wait(self, timeout: float | None = None) -> bool:
+                raise KeyboardInterrupt
+
+        cancelled = Event()
+        waiting: Deferred[int] = Deferred(lambda _: cancelled.set())
+        with mock.patch.object(reactorthread, "Event", Interrupted):
+            self.assertRaises(KeyboardInterrupt, self.thread.call, lambda: waiting)
+        self.assertTrue(cancelled.wait(60))
+        self.assertEqual(self.thread.call(lambda: 1), 1)
+        self.assertEqual(self.flushLoggedErrors(), [])
 
     def test_failure(self) -> None:
         self.assertRaises(ZeroDivisionError, self.thread.call, lambda: 1 // 0)
