@@ -693,6 +693,27 @@ class ExchangeTests(HostsCase):
             unsent.pop()()
         self.wait(lambda: client.user is not None and server.user is not None)
 
+    def test_stopped(self) -> None:
+        """
+        A client whose process is stopped for longer than the time limit connects, if the server has completed
+        its part of the exchange meanwhile. A reactor makes delayed calls before it reads.
+        """
+        client, server = TagRecorder(), TagRecorder()
+        opening, _other = self.open(client, server)
+        end = opening.lifeline
+        self.wait(lambda: end._validation is not None and end._validation.hasEchoed)
+        transport: Any = end.transport
+        transport.stopReading()
+        self.wait(lambda: server.isMade)
+        self.assertFalse(client.isMade)
+        seconds = lifeline.EXCHANGE_SECONDS + 1.0
+        self.world.clock.callLater(seconds, transport.startReading)
+        self.world.clock.callLater(seconds, transport.doRead)
+        self.world.clock.advance(seconds)
+        self.assertIs(self.outcome(opening.answer), client)
+        self.outcome(client.transport.send(TAG, b"x"))
+        self.close(client, server)
+
     def test_closedBeforeEcho(self) -> None:
         """A client gets everything if the close of the server arrives before the echo of its last probe."""
 
