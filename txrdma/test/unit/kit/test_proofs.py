@@ -164,6 +164,19 @@ class ProofTests(SynchronousTestCase):
             self.assertRegex(str(self.failureResultOf(each.proved, Refused).value), "in time")
             self.assertTrue(transport.disconnected)
 
+    def test_stopped(self) -> None:
+        """An end whose process is stopped for longer than the timeout reads what has arrived meanwhile."""
+        client, server = self.client(2, 0, KEYS[0][2]), self.server()
+        for each in (client, server):
+            self.connected(each)
+        for here, there in ((client, server), (server, client), (client, server)):
+            self.carry(here, there, 1000)
+        self.successResultOf(server.proved)
+        self.clock.callLater(PROOF_SECONDS + 1.0, self.carry, server, client, 1000)
+        self.clock.advance(PROOF_SECONDS + 1.0)
+        self.successResultOf(client.proved)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
     def test_manyUnproved(self) -> None:
         """Beyond a limit the client of a host that has not proved its rank for the longest time is closed."""
         factory = _ServerFactory(self.clock, self.factory, (0, KEYS[0], self.admit))
