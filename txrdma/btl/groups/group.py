@@ -396,7 +396,11 @@ class Group:
         operation = _Running(name, schedule, make)
         operation.outcome = Deferred(lambda _: self._cancelled(operation))
         self._operations.append(operation)
-        self._advance()
+        try:
+            self._advance()
+        except BaseException:
+            operation.outcome.addErrback(lambda _: None)  # the caller does not get it
+            raise
         if not operation.isOver and not operation.isComplete:
             suspended()
         return operation.outcome
@@ -434,8 +438,10 @@ class Group:
                         self._begin(operation, step)
                     else:
                         self._wait = step
-        except Exception:
+        except BaseException as error:  # after Ctrl-C, too, the schedule cannot continue
             self._interrupted(Failure())
+            if not isinstance(error, Exception):
+                raise
         finally:
             self._isAdvancing = False
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import mmap
 from array import array
 from collections.abc import Callable
 from functools import partial
 from typing import Any
+from unittest import mock
 from unittest.mock import Mock
 
 from twisted.internet.defer import CancelledError, Deferred
@@ -28,6 +30,7 @@ from txrdma.btl.groups.terms import GroupTerms
 from txrdma.error import InvalidRequest, Refused
 from txrdma.messages.address import MessageAddress
 from txrdma.test.support.btl.hosts import HostsCase
+from txrdma.test.support.compiled import skipIfCompiled
 
 SIZE = 3
 
@@ -419,6 +422,22 @@ class SharedFailureTests(SharedMixin, FailureTests):
         self.groups[1].reduce(array("q", [1]))
         self.assertEqual(self.outcome(pending), array("q", [3]))
         self.assertFails(self.groups[0].broadcast(bytearray(1)), 2, "rank 2 has left")
+
+    def test_interrupted(self) -> None:
+        """
+        Ctrl-C in a step fails the operations of all members, which would combine the data of its next one.
+        """
+        skipIfCompiled()
+        memory = self.groups[1]._memory
+        assert memory is not None
+        pending = [self.groups[rank].allreduce(array("q", [1])) for rank in (0, 2)]
+        with mock.patch.object(memory.slots, "publish", side_effect=KeyboardInterrupt):
+            self.assertRaises(KeyboardInterrupt, self.groups[1].allreduce, array("q", [1]))
+        pending.append(self.groups[1].allreduce(array("q", [10])))
+        for each in pending:
+            self.assertFails(each, 1, "rank 1: an operation failed: KeyboardInterrupt")
+        gc.collect()  # reports failures that nobody has handled
+        self.assertEqual(len(self.flushLoggedErrors()), 1)
 
     def test_corrupted(self) -> None:
         """Invalid values in a member's slot fail the group, and nothing else."""
