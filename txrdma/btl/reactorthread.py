@@ -208,7 +208,8 @@ if hasattr(os, "register_at_fork"):  # Windows has no fork
 
 def disconnect(reactor: Any) -> None:
     """Close what is open on a reactor for asyncio whose loop has ended: nothing else would close it."""
-    reactor.disconnectAll()
+    with _log.failuresHandled("connections cannot be closed after the end of their reactor"):
+        reactor.disconnectAll()
     abandonModules(reactor)
     reactor.waker.connectionLost(Failure(ConnectionDone()))
 
