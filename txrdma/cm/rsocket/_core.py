@@ -280,7 +280,8 @@ class RSocket:
     def _controlReceived(self, value: int) -> None:
         if value == Control.DISCONNECT:
             # What is posted may still be acknowledged: completions of sends and receives are not ordered.
-            self.wasCut = self.wasCut or self.backlog > 0
+            unposted = [each for each in self._orders if not isinstance(each, MappingEntry)]
+            self.wasCut = self.wasCut or self._sending.backlog > 0 or bool(unposted)
             self.drop()
             self.isOver = True
             self.isReadable = False

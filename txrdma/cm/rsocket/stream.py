@@ -164,8 +164,8 @@ class RSocketEnd(StreamConnection[RSocket, RDMATransport]):
 
     @property
     def mappings(self) -> EndMappings | None:
-        """Mapped memory of both ends; None if the connection is closed or being closed."""
-        if self._core is None or self._transport is None or not self.isOpen:
+        """Mapped memory of both ends; None if the connection is closed or being closed, also by the peer."""
+        if self._core is None or self._core.isOver or self._transport is None or not self.isOpen:
             return None
         if self._mapped is None:
             self._mapped = EndMappings(self._core, self._transport, self._ordered)

@@ -198,6 +198,15 @@ class MappingTests(SynchronousTestCase):
         other.core.unmap(index)
         self.assertEqual(other.core.backlog, 0)
 
+    def test_mappingThatPeerNeedsNoMore(self) -> None:
+        """A mapping that was not posted before the peer has closed is no lost data."""
+        one, other = pair(SMALL, SMALL)
+        other.core.close()
+        other.postTo(one)
+        mapped(one, 0, 100)
+        one.poll()
+        self.assertEqual((one.core.isOver, one.core.wasCut, one.core.backlog), (True, False, 0))
+
     def test_emptyWriteCompletesInOrder(self) -> None:
         one, other, _, _ = withMemory(10)
         for _ in range(20):  # more than may be in flight
