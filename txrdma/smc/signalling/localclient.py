@@ -38,8 +38,8 @@ LONGEST_WAIT: Final = 10.0
 
 GIVEN_UP_SECONDS: Final = 0.5
 """
-Seconds without an answer after which a listener is silent if the client does not wait any longer: shorter than
-usual timeouts, and longer than iterations of a busy reactor.
+Seconds without an answer after which a listener is silent if the client does not wait any longer: shorter
+than usual timeouts, and longer than iterations of a busy reactor.
 """
 
 _MOST_CHANNELS: Final = 256

@@ -9,7 +9,7 @@ import socket
 from typing import cast
 
 from twisted.internet.testing import MemoryReactorClock
-from twisted.logger import globalLogPublisher, LogEvent
+from twisted.logger import capturedLogs
 from twisted.python.runtime import platform
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -82,13 +82,15 @@ class ListenerTests(SynchronousTestCase):
         self.assertEqual(self.accepted[0].recv(1), b"x")
 
     def test_callbackThatClosesListenerLeavesNothing(self) -> None:
-        events: list[LogEvent] = []
-        globalLogPublisher.addObserver(events.append)
-        self.addCleanup(globalLogPublisher.removeObserver, events.append)
+        def accepted(sock: socket.socket) -> None:
+            sock.close()
+            self.listener.close()
+
         self.connect()
-        self.patch(self.listener, "_accepted", lambda sock: (sock.close(), self.listener.close()))
-        self.listener.doRead()
-        self.assertEqual((self.reactor.getReaders(), self.reactor.getDelayedCalls(), events), ([], [], []))
+        self.patch(self.listener, "_accepted", accepted)
+        with capturedLogs() as logs:
+            self.listener.doRead()
+        self.assertEqual((self.reactor.getReaders(), self.reactor.getDelayedCalls(), logs), ([], [], []))
 
     def test_listenerWithoutDescriptorsAcceptsBacklogLater(self) -> None:
         self.connect()
