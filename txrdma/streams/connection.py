@@ -447,6 +447,8 @@ class StreamConnection(Generic[CoreT, CarrierT]):
             return None
         if not self.discardsInput and self._failure is None:
             self._failure = Failure(CONNECTION_LOST)
+        if self._core is not None and not (self.discardsInput or self.isOpen):  # half-closed before
+            self._core.close()
         self.discardsInput, self.hasProducer, self.isEnding = True, False, True
         stopped: Deferred[None] = Deferred()
         self._stopping = stopped

@@ -379,6 +379,14 @@ class EndTests(SynchronousTestCase):
             self.assertEqual(self.protocol.received, b"")
             self.assertIsNone(self.successResultOf(stopped))
 
+    def test_stoppingReactorClosesHalfClosedStream(self) -> None:
+        """The close is sent at once, although the write side was closed before."""
+        self.protocol.transport.loseWriteConnection()
+        self.clock.advance(0)
+        self.end.reactorStops()
+        self.assertTrue(self.core.hasSentClose)
+        self.assertFalse(self.end.carrier.isAborted)
+
     def test_nothingIsWrittenBehindDroppedBytes(self) -> None:
         """A producer that is registered while the reactor stops writes nothing behind dropped bytes."""
         self.patch(self.end, "_send", lambda core, transport: None)  # the peer has no room
