@@ -21,7 +21,7 @@ from twisted.plugin import getPlugins
 
 from txrdma.error import DeviceUnavailable, MalformedDevice
 from txrdma.iba.types import GID, PKey
-from txrdma.iba.verbs import DeviceAttributes, DeviceLimits, GIDEntry, PortAttributes
+from txrdma.iba.verbs import AsyncEventKind, DeviceAttributes, DeviceLimits, GIDEntry, PortAttributes
 from txrdma.interfaces import (
     AsyncEvent,
     ICompletionChannel,
@@ -90,6 +90,8 @@ def prepareDevice(description: str) -> None:
 def sharedDevice(reactor: object, description: str) -> IVerbsDevice:
     """
     Return a share of this process's device for a string; the device is closed with its last share.
+
+    A device that was removed is opened again, although others may still have shares of the former one.
 
     Strings are compared by the optional method C{canonical} of their parser, which has the parameters of
     C{parseDevice}.
@@ -206,6 +208,20 @@ class _OpenDevice:
         self.awake = 0
         self.driven = IReactorDevice(device, None)
         self.resting = self.driven if self.driven is not None and self.driven.canRest else None
+        device.subscribe(self._asyncEvent)
+
+    def _asyncEvent(self, event: AsyncEvent) -> None:
+        if event.kind is AsyncEventKind.DEVICE_FATAL:
+            self._forget()  # some users may not close their shares soon
+
+    def _forget(self) -> None:
+        if _openDevices.get(self.key) is self:
+            del _openDevices[self.key]
+
+    def close(self) -> None:
+        """Close the device, which has no shares."""
+        self._forget()
+        self.device.close()
 
 
 _openDevices: dict[_Key, _OpenDevice] = {}
@@ -324,8 +340,7 @@ class _Share:
         self._unsubscribers.clear()
         opened.shares -= 1
         if opened.shares == 0:
-            del _openDevices[opened.key]
-            opened.device.close()
+            opened.close()
 
 
 def _parsers() -> Iterator[IVerbsDeviceStringParser]:

@@ -185,6 +185,21 @@ class StringTests(ParserCase):
             self.assertRaises(DeviceUnavailable, sharedDevice, self.reactor, "test:broken")
         self.assertEqual(len(self.parser.asked), 2)
 
+    def test_removedDeviceIsOpenedAgain(self) -> None:
+        """A device that was removed has no new shares, although others have not closed theirs yet."""
+        former = sharedDevice(self.reactor, "test:1")
+        self.parser.opened[0].notify(AsyncEvent(AsyncEventKind.DEVICE_FATAL))
+        self.reactor.advance(0)
+        again = sharedDevice(self.reactor, "test:1")
+        self.assertEqual(len(self.parser.opened), 2)
+        former.close()
+        self.assertRaises(DeviceUnavailable, self.parser.opened[0].createChannel)
+        other = sharedDevice(self.reactor, "test:1")
+        self.assertEqual(len(self.parser.opened), 2)
+        again.close()
+        other.close()
+        self.assertRaises(DeviceUnavailable, self.parser.opened[1].createChannel)
+
     def test_collectorIsPausedWhileDeviceIsOpened(self) -> None:
         self.addCleanup(gc.enable if gc.isenabled() else gc.disable)
         parse, found = self.parser.parseDevice, []
