@@ -106,7 +106,12 @@ def sharedDevice(reactor: object, description: str) -> IVerbsDevice:
         if opened is None:
             device = parser.parseDevice(reactor, *args, **kwargs)
             opened = _openDevices[key] = _OpenDevice(device, key, description)
-    return _Share(opened)
+    try:
+        return _Share(opened)
+    except BaseException:
+        if not opened.shares:
+            opened.close()
+        raise
 
 
 def openedAs(reactor: object, description: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest.mock import patch, PropertyMock
 from weakref import ref
 
 from zope.interface import implementer
@@ -199,6 +200,14 @@ class StringTests(ParserCase):
         again.close()
         other.close()
         self.assertRaises(DeviceUnavailable, self.parser.opened[1].createChannel)
+
+    def test_deviceThatCannotBeSharedIsClosed(self) -> None:
+        """A device that is removed while its limits are read is closed, and opened again the next time."""
+        with patch.object(SoftDevice, "limits", PropertyMock(side_effect=DeviceUnavailable("removed"))):
+            self.assertRaises(DeviceUnavailable, sharedDevice, self.reactor, "test:1")
+        self.assertRaises(DeviceUnavailable, self.parser.opened[0].createChannel)
+        sharedDevice(self.reactor, "test:1").close()
+        self.assertEqual(len(self.parser.opened), 2)
 
     def test_collectorIsPausedWhileDeviceIsOpened(self) -> None:
         self.addCleanup(gc.enable if gc.isenabled() else gc.disable)
