@@ -10,7 +10,7 @@ closed.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, ExitStack
 from functools import lru_cache, partial
 from pathlib import Path
 from time import monotonic, sleep
@@ -238,12 +238,14 @@ class LinkGroups:
         self._pollThread = PollThread(reactor, self._attend)
         self._isAtRest = False
         self._lingering = Timer(reactor)
-        self._findPorts()
-        self._owner = self.ports[0].candidate.peerID if self.ports else b""
-        if not self.ports:
+        with ExitStack() as undo:
             for device in self._opened:
-                device.close()
-            raise Refused(f"{description} has no port with MAC address and GID", Diagnosis.NOSMCRDEV)
+                undo.callback(device.close)
+            self._findPorts()
+            if not self.ports:
+                raise Refused(f"{description} has no port with MAC address and GID", Diagnosis.NOSMCRDEV)
+            undo.pop_all()
+        self._owner = self.ports[0].candidate.peerID
         self._unsubscribers = [each.subscribe(partial(self._asyncEvent, each)) for each in self._opened]
         addShutdownListener(reactor, self._reactorStops)
         self._trigger: Any = reactor.addSystemEventTrigger("after", "shutdown", self._reactorStopped)

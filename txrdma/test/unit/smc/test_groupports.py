@@ -6,13 +6,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from twisted.internet.testing import MemoryReactorClock
 from twisted.trial.unittest import SynchronousTestCase
 
+from txrdma.error import DeviceUnavailable
 from txrdma.iba.types import GID
 from txrdma.ports.netlink import InterfaceAddress, NetworkInterface
 from txrdma.ports.network import gateways
+from txrdma.smc.group import groups
+from txrdma.smc.group.groups import linkGroups
 from txrdma.smc.group.ports import subnetsOf
 from txrdma.smc.terms.offer import Subnets
+from txrdma.soft.device import SoftDevice
+from txrdma.soft.ports import SoftPort
 
 ROUTES = """\
 Iface	Destination	Gateway 	Flags	RefCnt	Use	Metric	Mask		MTU	Window	IRTT
@@ -51,3 +57,20 @@ class SubnetTests(SynchronousTestCase):
         self.assertEqual(gateways(path), frozenset())
         path.write_text(ROUTES)
         self.assertEqual(gateways(path), {"eth0"})
+
+
+class RemovalTests(SynchronousTestCase):
+    """A device that is removed while it is opened."""
+
+    def test_deviceWhosePortsCannotBeReadIsClosed(self) -> None:
+        """Otherwise the process would keep its share of a removed device, one for each attempt."""
+        reactor = MemoryReactorClock()
+        device = SoftDevice(reactor, [SoftPort("127.0.0.1", 4791, [])])
+
+        def removed(port: int) -> None:
+            raise DeviceUnavailable("simulated")
+
+        self.patch(device, "portAttributes", removed)
+        self.patch(groups, "openDevices", lambda reactor, description: [device])
+        self.assertRaises(DeviceUnavailable, linkGroups, reactor, "test")
+        self.assertRaises(DeviceUnavailable, device.createChannel)
