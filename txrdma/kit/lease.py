@@ -158,6 +158,7 @@ class FileLease(Lease):
                 return True
             file, self._file = self._file, None  # others lock the file that is there now
             file.close()
+            self.isHeld = False  # also if that file cannot be opened
         try:
             with ExitStack() as undo:
                 file = undo.enter_context(open(self._path, "a+b", opener=_openForGroup))

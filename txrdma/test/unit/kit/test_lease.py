@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 from collections import deque
 from itertools import permutations
 from typing import Any, NamedTuple
-from unittest.mock import Mock
+from unittest.mock import Mock, patch
 
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -68,6 +69,20 @@ class ReplacedFileTests(SynchronousTestCase):
         self.assertTrue(second.attempt())
         self.assertFalse(first.attempt())
         self.assertEqual((first.isHeld, second.isHeld, first.holder), (False, True, second.name))
+
+    def test_replacedByUnavailableFile(self) -> None:
+        """A lease whose file was replaced is lost, although the process cannot open the file there now."""
+        path: str = self.mktemp()
+        first, second = FileLease(path), FileLease(path)
+        for lease in (first, second):
+            self.addCleanup(lease.release)
+        self.assertTrue(first.attempt())
+        os.unlink(path)
+        self.assertTrue(second.attempt())
+        refused = OSError(errno.EMFILE, "simulated")
+        with patch.object(os, "open", Mock(side_effect=refused)):
+            self.assertRaises(DeviceUnavailable, first.attempt)
+        self.assertEqual((first.permits(self.fail), second.permits(self.fail)), (False, True))
 
 
 class SimulatedRow(RowLease):
