@@ -88,6 +88,9 @@ class SharedCompletionQueue:
     """
     A completion queue of several queue pairs, with its reader.
 
+    A handler may poll the queue again. Then the completions that it has interrupted come first, so that those
+    of each queue pair stay in order.
+
     @ivar handlers: by queue pair number.
     @ivar free: entries that no connection has reserved.
     """
@@ -95,6 +98,7 @@ class SharedCompletionQueue:
     def __init__(self, reactor: Any, device: IVerbsDevice, depth: int) -> None:
         self.handlers: dict[QPN, CompletionHandler] = {}
         self.free = depth
+        self._waiting: dict[QPN, list[Completion]] = {}  # that no handler has taken
         with ExitStack() as undo:
             channel = device.createChannel()
             undo.callback(channel.close)
@@ -121,10 +125,12 @@ class SharedCompletionQueue:
         self._closing.close()
 
     def _completed(self, batch: Sequence[Completion]) -> None:
-        batches: dict[QPN, list[Completion]] = {}
+        waiting = self._waiting
         for completion in batch:
-            batches.setdefault(completion.qpn, []).append(completion)
-        for qpn, completions in batches.items():
+            waiting.setdefault(completion.qpn, []).append(completion)
+        while waiting:
+            qpn = next(iter(waiting))
+            completions = waiting.pop(qpn)
             handler = self.handlers.get(qpn)
             if handler is None:
                 continue

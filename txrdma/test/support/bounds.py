@@ -115,7 +115,7 @@ BOUNDS: Final = {
         cm.EventChannel.identifiers cm.KernelManager._connections cm.Life._inbox
         cm.LongMessageReader._answers cm.Managed.slot cm.RSocket._inFlight cm.Receiving._lengths
         cm.RequestQueue._pool cm.SendQueue.posted,_overhead,_free,_unread,_behind cm.SendRegions._regions
-        cm.SharedCompletionQueue.handlers cm._Pool._free mad.Calls._tables,_redirected
+        cm.SharedCompletionQueue.handlers,_waiting cm._Pool._free mad.Calls._tables,_redirected
         monitor._Reading.parts,read
         smc.Announcements.expected,_admitted,_queue smc.ClientNegotiation._unread smc.CloseNotifier._waiting
         smc.LinkExchanges._deletions smc.LinkGroups._orphans,_targets

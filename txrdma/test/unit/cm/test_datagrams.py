@@ -23,6 +23,7 @@ from txrdma.cm.errors import PeerSilent, Rejected
 from txrdma.cm.layouts.ipcm import IPAddresses
 from txrdma.cm.layouts.messages import RejectReason, SIDRREP, SIDRREQ, SIDRStatus
 from txrdma.cm.manager import ConnectionManager
+from txrdma.cm.terms import Terms
 from txrdma.error import DeviceUnavailable, InvalidRequest, Refused, ResourceExhausted
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID, QPN
@@ -256,6 +257,39 @@ class DatagramTests(MessagingCase):
         client.transport.write(b"last")
         self.wait(lambda: self.service.received[-1][0] == b"last")
         self.finish(client)
+
+    def test_orderOfOthersMessages(self) -> None:
+        """A protocol that sends many datagrams in C{messageReceived} does not reorder others' messages."""
+        self.listening()
+        terms = Terms(receives=128, usesCredits=False)
+        self.serve(terms=terms)
+        receiver = DatagramPeer(GID.fromIP("10.0.1.1"), QPN(0x5555))
+
+        def flood(data: bytes, immediate: int | None) -> None:
+            for _ in range(SENDS + 1):  # the last one polls the completion queue
+                self.service.transport.write(b"", receiver)
+
+        clients = []
+        for number in range(2):
+            clients.append(self.result(self.ask(terms)))
+            self.wait(lambda n=number: len(self.served) > n and self.served[n].isMade)  # type: ignore[misc]
+        first, second = self.served
+        self.patch(first, "messageReceived", flood)
+        reader = first.transport._shared.reader
+        self.assertIs(second.transport._shared.reader, reader)
+        reader.stop()
+        clients[0].transport.sendMessage(b"")
+        self.pause(0.01)
+        sent = [b"%d" % number for number in range(100)]  # more than one poll takes
+        for each in sent:
+            clients[1].transport.sendMessage(each)
+        self.pause(0.1)
+        reader.start()
+        self.wait(lambda: len(second.messages) == len(sent))
+        self.assertEqual([data for data, _ in second.messages], sent)
+        for client, server in zip(clients, self.served, strict=True):
+            self.closed(client, server)
+        self.assertNothingLeft()
 
     def test_failingProtocolIsStoppedAlone(self) -> None:
         self.service = Failing()
