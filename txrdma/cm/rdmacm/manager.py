@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final
 
 from zope.interface import implementer
@@ -266,6 +267,11 @@ class KernelManagedConnection:
         isAnswer = self.state == "DREQ_SENT"
         self.manager.counters["received DREP" if isAnswer else "received DREQ"] += 1
         self.state = "TIMEWAIT" if isAnswer else "DREQ_RCVD"
+        if isAnswer:
+            # Perhaps to a DREQ of the peer that has crossed this end's: the kernel ends no connection before
+            # the DREP. After a DREP this sends nothing.
+            with suppress(RDMAError):
+                self.manager.channel.disconnect(self.identifier)
         self._handleEvent(Disconnected(None if isAnswer else DREQ()))
 
     def _endWith(self, event: Event) -> None:

@@ -221,7 +221,7 @@ class CancelCase(MessagingCase):
         """Close the other connection, after which no resources are in use."""
         self.beside[0].transport.loseConnection()
         self.assertNothingLeft(TIMEWAIT_SECONDS)
-        self.pause(0.1)
+        self.pause(1.0)  # until the last event of the fake kernel, if there is one
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
 

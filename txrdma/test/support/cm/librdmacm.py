@@ -53,7 +53,7 @@ class Identifier:
 
     @ivar output: the parameters that it has sent.
     @ivar psn: the first PSN of its peer.
-    @ivar hasParted: whether it has sent a DREQ or a DREP.
+    @ivar closing: state of its end, by the specification's name; empty before the first DREQ.
     """
 
     def __init__(self, channel: FakeChannel, number: int) -> None:
@@ -62,7 +62,8 @@ class Identifier:
         self.peer: Identifier | None = None
         self.output = _NOTHING
         self.psn = 0x1000 + number
-        self.isReady = self.isEstablished = self.hasParted = False
+        self.isReady = self.isEstablished = False
+        self.closing = ""
 
 
 class FakeKernel:
@@ -121,15 +122,35 @@ class FakeKernel:
         self.clock.callLater(DELAY_SECONDS, happen)
 
     def part(self, identifier: Identifier) -> None:
-        """Send a DREQ, or a DREP."""
-        peer = identifier.peer
+        """Send a DREQ, or the DREP that the peer's DREQ waits for; otherwise do nothing."""
+        if not identifier.closing:
+            identifier.closing = "DREQ_SENT"
+            self.clock.callLater(DELAY_SECONDS, self._deliverDREQ, identifier)
+        elif identifier.closing == "DREQ_RCVD":
+            self._rest(identifier)
+            self.clock.callLater(DELAY_SECONDS, self._deliverDREP, identifier.peer)
+
+    def _deliverDREQ(self, sender: Identifier) -> None:
+        """Deliver a DREQ. One that crosses that of its receiver waits for an answer, too."""
+        peer = sender.peer
         assert peer is not None
-        identifier.hasParted = True
-        if peer.number in self.ids:
-            self.sendEvent(peer, EventKind.DISCONNECTED)
-        if peer.hasParted or peer.number not in self.ids:
-            for each in (identifier, peer):
-                self.sendEvent(each, EventKind.TIMEWAIT_EXIT, seconds=TIMEWAIT_SECONDS)
+        if peer.number not in self.ids or peer.closing == "TIMEWAIT":
+            self.clock.callLater(DELAY_SECONDS, self._deliverDREP, sender)
+        elif peer.closing != "DREQ_RCVD":
+            peer.closing = "DREQ_RCVD"
+            self.sendEvent(peer, EventKind.DISCONNECTED, seconds=0.0)
+
+    def _deliverDREP(self, receiver: Identifier) -> None:
+        if receiver.number not in self.ids:
+            return
+        if receiver.closing == "DREQ_SENT":
+            self.sendEvent(receiver, EventKind.DISCONNECTED, seconds=0.0)
+        if receiver.closing in ("DREQ_SENT", "DREQ_RCVD"):
+            self._rest(receiver)
+
+    def _rest(self, identifier: Identifier) -> None:
+        identifier.closing = "TIMEWAIT"
+        self.sendEvent(identifier, EventKind.TIMEWAIT_EXIT, seconds=TIMEWAIT_SECONDS)
 
     def destroyed(self, identifier: Identifier) -> None:
         """Report the end of an id to its peer."""
@@ -138,12 +159,10 @@ class FakeKernel:
             if listener is identifier:
                 del self.listeners[address]
         peer = identifier.peer
-        if peer is None or peer.number not in self.ids or identifier.hasParted:
+        if peer is None or peer.number not in self.ids or identifier.closing in ("DREQ_SENT", "TIMEWAIT"):
             return
         if identifier.isEstablished or (peer.isEstablished and identifier.isReady):
-            self.sendEvent(peer, EventKind.DISCONNECTED)
-            if peer.hasParted:
-                self.sendEvent(peer, EventKind.TIMEWAIT_EXIT, seconds=TIMEWAIT_SECONDS)
+            self.part(identifier)
         else:
             self.sendEvent(peer, EventKind.REJECTED, status=int(RejectReason.CONSUMER_REJECT))
 

@@ -142,6 +142,23 @@ class PortTests(Base):
         self.everywhere(begin, self.readEnd)
         self.part()
 
+    def test_bothClose(self) -> None:
+        """Ends that close at the same time, so that their DREQs cross, leave nothing after time-wait."""
+        lose(self.opened()[0])
+        before = self.atRest()
+        for steps in range(4):
+            client, server = self.opened()
+            client.transport.loseConnection()
+            for _ in range(steps):
+                self.clock.step()
+            server.transport.loseConnection()
+            self.wait(lambda c=client, s=server: c.lost and s.lost)  # type: ignore[misc]  # a lambda
+            for each in (client, server):
+                each.lost[0].trap(ConnectionDone)
+            self.assertHeld(before, steps)
+            self.talk(steps)
+        self.part()
+
     def test_stopListening(self) -> None:
         self.stopped(self.listening, self.connecting)
 
