@@ -16,6 +16,7 @@ from txrdma.cm.core.events import (
     AlternatePathLoaded,
     AlternatePathRejected,
     AlternatePathTimedOut,
+    ConnectionAbandoned,
     Event,
     ignoreEvent,
 )
@@ -226,7 +227,7 @@ class CMConnection:
             self.loaded(Refused(f"the peer does not accept the alternate path: {status.name}", status))
         elif isinstance(event, AlternatePathTimedOut):
             self.loaded(PeerSilent("the peer did not answer the LAP"))
-        elif isinstance(event, AlternatePathAbandoned):
+        elif isinstance(event, (AlternatePathAbandoned, ConnectionAbandoned)):
             self.loaded(DeviceUnavailable("the connection ended before the alternate path was loaded"))
 
     def release(self) -> None:

@@ -10,6 +10,7 @@ from hashlib import sha256
 from random import Random
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 from twisted.internet.defer import Deferred
 from twisted.internet.error import CannotListenError, ConnectionDone
@@ -19,6 +20,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.cm.connections import migration, sendqueue
 from txrdma.cm.connections.endpoints import AUTOMATIC, Automatic
+from txrdma.cm.core.alternate import Alternate
 from txrdma.cm.layouts.messages import APStatus
 from txrdma.cm.layouts.paths import isPath, pathFor, reversedPath
 from txrdma.cm.manager import ConnectionManager
@@ -303,6 +305,17 @@ class MigrationTests(TwoPortCase):
         self.assertFalse(loading.called)
         client.transport.abortConnection()
         self.failureResultOf(loading, DeviceUnavailable)
+
+    def test_exceptionFailsLoading(self) -> None:
+        """A load fails if an exception in the manager ends the connection before the answer."""
+        client, server = self.connected()
+        self.addCleanup(client.transport.adapter.hold())  # as another connection does
+        loading = client.transport.loadAlternatePath(self.path(1))
+        self.patch(Alternate, "_isOfOurLAP", Mock(side_effect=ZeroDivisionError("a test's")))
+        self.failure(loading, DeviceUnavailable)
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+        self.assertEqual(len(client.lost), 1)
+        server.transport.abortConnection()
 
     def test_LAPBeforeDeviceEvent(self) -> None:
         client, server = self.connected()
