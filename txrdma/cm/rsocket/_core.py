@@ -242,8 +242,13 @@ class RSocket:
         self._pendingControl = Control.DISCONNECT
 
     def probe(self) -> None:
-        """Probe the peer's queue pair, unless an outstanding message does so."""
-        self._isProbing = self.isQuiet
+        """Probe the peer's queue pair, unless an outstanding message does so, whose completion follows."""
+        self._isProbing = self._needsProbe
+
+    @property
+    def _needsProbe(self) -> bool:
+        """Whether no completion follows for sure: on shared memory, only those of control messages do."""
+        return not (self._inFlight if self._requests.signalsEach else self._controlsInFlight)
 
     # Mapped memory: see txrdma.cm.rsocket.mapped
 
@@ -346,7 +351,7 @@ class RSocket:
         if pending is not None and self._controlsInFlight < CONTROLS:
             self._pendingControl, self._sentControl = None, pending
             self._postControl(immediate(ImmediateKind.CONTROL, pending))
-        if self._isProbing and not self._inFlight:
+        if self._isProbing and self._needsProbe:
             self._postControl(None)
         self._isProbing = False
 

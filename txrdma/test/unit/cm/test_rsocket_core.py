@@ -280,6 +280,22 @@ class StreamTests(SynchronousTestCase):
         (post,) = one.outgoing()
         self.assertTrue(post.signaled)
 
+    def test_probeOnSharedMemory(self) -> None:
+        """On shared memory a probe is sent after bytes whose requests have no completion."""
+        one, _ = pair(SMALL, SMALL, isInline=True, isShared=True)
+        one.core.write(b"x")
+        (post,) = one.outgoing()
+        self.assertFalse(post.signaled)
+        one.core.probe()
+        (post,) = one.outgoing()
+        self.assertEqual(post[1:], (b"", 0, 0, 0, None, True))
+        one.core.probe()  # the completion of the last one follows
+        self.assertEqual(one.outgoing(), [])
+        one.core.completed(post.identifier)
+        self.assertTrue(one.core.isDelivered and one.core.isQuiet)
+        one.core.probe()
+        self.assertEqual(len(one.outgoing()), 1)
+
     def test_inlineRequestsReferToBytesOfTheProgram(self) -> None:
         """A write that fits into a target is posted without a copy."""
         one, _ = pair(SMALL, SMALL, isInline=True)
