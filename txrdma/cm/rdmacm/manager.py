@@ -162,7 +162,10 @@ class KernelManagedConnection:
                 _log.debug(
                     "{connection} ended without a DREQ: {error}", connection=self, error=errorText(error)
                 )
-                self._forget()
+                if isAnswer:
+                    self._forget()
+                else:
+                    self._endWith(Disconnected(None))  # which the kernel does not report any more
             except BaseException:
                 self._forget()
                 raise

@@ -173,6 +173,18 @@ class OwnPortTests(PortTests, CancelCase):
 class KernelPortTests(PortTests, KernelCancelCase):
     """Ports with the kernel's manager, by a fake librdmacm."""
 
+    def test_refusedDREQ(self) -> None:
+        """A connection that the kernel refuses to disconnect, as of a removed device, ends nevertheless."""
+        for answered in (False, True):
+            client, server = self.opened()
+            refuse = Mock(side_effect=DeviceUnavailable("a test's"))
+            patch = self.patch(client.transport.adapter.manager.channel, "disconnect", refuse)
+            (server if answered else client).transport.loseConnection()
+            self.wait(lambda c=client, s=server: c.lost and s.lost)  # type: ignore[misc]  # a lambda
+            self.assertEqual(refuse.call_count, 1)
+            patch.restore()
+        self.part()
+
 
 class NamedTests(CancelCase):
     clockClass = ResolvingClock
