@@ -357,7 +357,13 @@ class RDMATransport(RequestTransport):
         self._host, self._peer = host, peer
 
     def established(self, protocol: IRDMAProtocol) -> None:
-        """Connect the protocol, since the connection is established, and handle its events from now on."""
+        """
+        Connect the protocol, since the connection is established, and handle its events from now on.
+
+        Do nothing if the connection has ended before its event was handled.
+        """
+        if self._life.isClosed:
+            return
         self.failed = _ignoreFailure
         self._cm.setHandler(self.handleEvent, self.pathChanged)
         self.protocol = protocol

@@ -19,12 +19,13 @@ from txrdma.cm.connections._credits import FIRST_RECEIVES, SPARE
 from txrdma.cm.connections.endpoints import USUAL
 from txrdma.cm.connections.protocol import RDMAProtocol
 from txrdma.cm.errors import PeerSilent, Rejected, Rejection
-from txrdma.cm.layouts.messages import RejectReason
+from txrdma.cm.layouts.messages import RejectReason, RTU
+from txrdma.cm.manager import ConnectionManager
 from txrdma.cm.rsocket.endpoints import RSocketClientEndpoint, RSocketServerEndpoint
 from txrdma.cm.terms import LONGEST, Terms
 from txrdma.error import InvalidRequest, ProtectionError
 from txrdma.iba.types import MTU
-from txrdma.iba.verbs import Completion, CompletionOpcode, Status
+from txrdma.iba.verbs import Completion, CompletionOpcode, Operation, SendRequest, Status
 from txrdma.mad.ports import verbsport
 from txrdma.messages.protocol import MessageFactory
 from txrdma.sim.network import Faults
@@ -101,6 +102,34 @@ class OpeningTests(MessagingCase):
             self.assertEqual(end.transport.agreed.mtu, MTU.MTU_512)
         client.transport.loseConnection()
         self.wait(lambda: client.lost)
+        self.assertNothingLeft()
+
+    def test_endBeforeEstablished(self) -> None:
+        """
+        A protocol is not connected to a transport that has ended before.
+
+        The first message of a peer, which replaces a lost RTU, is invalid, and is read at the end of another
+        connection.
+        """
+        beside, other = self.connected()
+        port = self.serve()
+        real = ConnectionManager._send
+
+        def send(manager: ConnectionManager, message: object, *arguments: Any) -> None:
+            if not isinstance(message, RTU):
+                real(manager, message, *arguments)
+
+        self.patch(ConnectionManager, "_send", send)
+        client = self.result(self.ask())
+        port.stopListening()
+        other.transport._shared.reader.stop()
+        tooMany = SendRequest(0, Operation.RDMA_WRITE_WITH_IMMEDIATE, immediate=1000)
+        client.transport._sends.postOverhead(client.transport._pair, tooMany)
+        self.pause(0.01)
+        self.closed(beside, other)
+        self.wait(lambda: client.lost)
+        server = self.served[1]
+        self.assertEqual((server.isMade, server.lost), (False, []))
         self.assertNothingLeft()
 
     def test_unusableMTURejectionEnds(self) -> None:
