@@ -269,12 +269,15 @@ class KernelManagedConnection:
     def _disconnected(self) -> None:
         isAnswer = self.state == "DREQ_SENT"
         self.manager.counters["received DREP" if isAnswer else "received DREQ"] += 1
+        isFirst = self.state == "REP_SENT"
         self.state = "TIMEWAIT" if isAnswer else "DREQ_RCVD"
         if isAnswer:
             # Perhaps to a DREQ of the peer that has crossed this end's: the kernel ends no connection before
             # the DREP. After a DREP this sends nothing.
             with suppress(RDMAError):
                 self.manager.channel.disconnect(self.identifier)
+        if isFirst:  # the DREQ replaces a lost RTU
+            self._handleEvent(ConnectionEstablished(None))
         self._handleEvent(Disconnected(None if isAnswer else DREQ()))
 
     def _endWith(self, event: Event) -> None:

@@ -26,6 +26,7 @@ from txrdma.error import DeviceUnavailable, InvalidRequest
 from txrdma.iba.types import QPN
 from txrdma.messages.protocol import MessageFactory
 from txrdma.test.support.cm.cancelling import abort, CancelCase, KernelCancelCase, lose
+from txrdma.test.support.cm.librdmacm import FakeChannel
 from txrdma.test.support.cm.messaging import PORT, SERVICE
 from txrdma.test.unit.cm.test_names import ResolvingClock
 from txrdma.testing.protocols import MessageRecorder
@@ -183,6 +184,28 @@ class KernelPortTests(PortTests, KernelCancelCase):
             self.wait(lambda c=client, s=server: c.lost and s.lost)  # type: ignore[misc]  # a lambda
             self.assertEqual(refuse.call_count, 1)
             patch.restore()
+        self.part()
+
+    def test_lostRTU(self) -> None:
+        """A DREQ replaces a lost RTU: the messages before it are delivered."""
+
+        def establish(channel: FakeChannel, number: int) -> None:
+            channel._id(number).isEstablished = True
+
+        self.listening()
+        self.patch(FakeChannel, "establish", establish)
+        client = self.result(self.connecting())
+        reader = self.beside[1].transport._shared.reader
+        reader.stop()  # as if the process had not run since its REP
+        client.transport.sendMessage(b"one")
+        lose(client)
+        self.wait(lambda: client.lost)
+        reader.start()
+        server = self.served[-1]
+        self.wait(lambda: server.lost)
+        for each in (client, server):
+            each.lost[0].trap(ConnectionDone)
+        self.assertEqual(server.messages, [(b"one", None)])
         self.part()
 
 
