@@ -436,14 +436,19 @@ class LinkExchanges:
             raise WireError(
                 "REQUEST ADD LINK", 3, "a client sends a response to a request that only clients send"
             )
-        if isinstance(body, AddLink) and isinstance(current, _Adding) and current.stage == "offered":
-            assert current.link is not None
+        offered = current if isinstance(current, _Adding) and current.stage == "offered" else None
+        if (
+            isinstance(body, AddLink)
+            and offered is not None
+            and offered.link is not None
+            and body.link == offered.link.number  # else it is a late answer to an earlier offer
+        ):
             if message.header.flags & LLCFlags.REJECT or not body.qpn:
-                self._drop(current.link, "the peer has no other path")
+                self._drop(offered.link, "the peer has no other path")
                 self._end(now)
             else:
-                current.peerEnd = body
-                self._agreed(current, message, now)
+                offered.peerEnd = body
+                self._agreed(offered, message, now)
         elif isinstance(body, DeleteLink) and isinstance(current, _Deleting) and body.link == current.number:
             self._end(now)
         elif isinstance(body, AddLink) and body.link == self._unanswered:

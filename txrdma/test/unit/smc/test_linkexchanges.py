@@ -435,6 +435,28 @@ class SilenceTests(SynchronousTestCase):
         self.until(self.now + 4.1)
         self.assertEqual(self.ends.links, [2, 2])
 
+    def attempt(self) -> list[bytes]:
+        """Let the time of the server's next offer come, and return what it sends."""
+        server = self.ends[0]
+        self.now = server.core.deadline() or 0.0
+        server.core.expired(self.now)
+        server.turn(self.now)
+        return [raw for _, raw in server.core.outgoing()]
+
+    def test_lateAnswerIsNotTakenForThatOfNextOffer(self) -> None:
+        """A client that was stopped answers each offer of that time with another queue pair."""
+        server, client = self.ends
+        self.lose()
+        offers = [raw for _ in range(3) for raw in self.attempt()]
+        self.assertEqual([llc.decode(raw).type for raw in offers], [llc.LLCType.ADD_LINK] * 2)
+        for number, raw in enumerate(offers):
+            client.ports[1] = LinkEnd(*client.ports[1][:2], QPN(70 + number))
+            client.core.received(raw, self.now)
+            client.turn(self.now)
+        self.turns()
+        self.assertEqual(self.ends.links, [2, 2])
+        self.assertEqual(server.made[-1].remote, client.ports[1])
+
     def test_unconfirmedLinkIsReplacedAtOnce(self) -> None:
         server, client = self.ends
         self.lose()

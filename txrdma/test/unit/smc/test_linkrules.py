@@ -146,7 +146,7 @@ def expected(role: Role, state: str, type: LLCType, isResponse: bool) -> str:
     if state == "ended":
         return "nothing"
     if isResponse:
-        if (type, state) in ((LLCType.ADD_LINK, "offered"), (LLCType.DELETE_LINK, "ending")):
+        if (type, state) == (LLCType.DELETE_LINK, "ending"):
             return "heeded"
         if type is LLCType.CONFIRM_LINK and isServer and state == "confirming":
             return "refused"
