@@ -368,7 +368,8 @@ class LinkExchanges:
         elif isinstance(current, _Adding) and current.link is not None:
             if current.stage == "offered":
                 self._unanswered = current.link.number
-                self._requestLater(now)
+            if current.stage in ("offered", "keys"):
+                self._requestLater(now)  # else the loss of the link does that
             self.lost(current.link, "the peer has not confirmed it", now)
         else:
             self._end(now)

@@ -457,6 +457,26 @@ class SilenceTests(SynchronousTestCase):
         self.assertEqual(self.ends.links, [2, 2])
         self.assertEqual(server.made[-1].remote, client.ports[1])
 
+    def test_linkWithUnansweredKeysIsOfferedAgain(self) -> None:
+        """A client may be stopped between its answer to ADD LINK and its keys."""
+        self.ends = TwoEnds(version=1)
+        self.ends.confirm()
+        self.turns()
+        self.lose()
+        server, client = self.ends
+        [offer] = self.attempt()
+        client.core.received(offer, self.now)
+        client.turn(self.now)
+        [(_, answer)] = client.core.outgoing()
+        server.core.received(answer, self.now)
+        [(_, keys)] = server.core.outgoing()
+        self.assertEqual(llc.decode(keys).type, llc.LLCType.ADD_LINK_CONTINUATION)
+        self.attempt()
+        client.core.received(keys, self.now)
+        self.turns()
+        self.until(30.0)
+        self.assertEqual(self.ends.links, [2, 2])
+
     def test_unconfirmedLinkIsReplacedAtOnce(self) -> None:
         server, client = self.ends
         self.lose()
