@@ -104,6 +104,7 @@ class SendScheduler:
         self._isFull = False  # a completion must come before the next flush
         self._isResting = False  # the link is off the reactor
         self._undelivered: deque[tuple[int, FlowOwner]] = deque()  # see deliver
+        self._successor: SendScheduler | None = None  # after handOver
         self._soon: list[tuple[FlowOwner | None, Callable[[], None]]] = []  # see callSoon; None: of the link
         self._atEnd: dict[Callable[[], None], None] = {}  # see callAtEnd
         self._isScheduled = False
@@ -524,6 +525,7 @@ class SendScheduler:
 
     def handOver(self, other: SendScheduler) -> dict[Any, list[Unacknowledged]]:
         """Move pending calls to another link after a failure; return unacknowledged messages, by flow."""
+        self._successor = other
         try:
             for completion in self._sendQueue.poll(self.queue.sent + 1):
                 if completion.status:
@@ -547,7 +549,9 @@ class SendScheduler:
 
     def _deliverLater(self, stream: FlowOwner) -> None:
         """Call C{stream.delivered} for a connection moved here, after its resent bytes are acknowledged."""
-        if stream.isPosted:
+        if self._successor is not None:  # this link has failed, too, before they were posted
+            self._successor._deliverLater(stream)
+        elif stream.isPosted:
             self.deliver(stream, self.queue.sent)
         else:
             self._atEnd[partial(self._deliverLater, stream)] = None

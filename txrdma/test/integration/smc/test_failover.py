@@ -9,7 +9,7 @@ from itertools import product
 from typing import Any
 from unittest.mock import Mock, patch
 
-from twisted.internet.error import ConnectionLost
+from twisted.internet.error import ConnectionDone, ConnectionLost
 
 from txrdma.iba.verbs import AsyncEventKind
 from txrdma.interfaces import AsyncEvent
@@ -206,12 +206,16 @@ class AsymmetricTests(TwoLinkTestCase):
             for each in zip(*self.links(mine), strict=True):
                 self.assertEqual(len(set(each)), 2)
 
-    def test_linksOptionAllowsLinksWithTheirOwnPorts(self) -> None:
+    def usePorts(self, count: int) -> None:
+        """Give each host this number of ports, each on its own device."""
         for host in (self.client, self.server):
             number = host.address.rpartition(".")[2]
-            more = [self.world.network.device(f"192.0.2.{each}{number}") for each in range(1, 9)]
+            more = [self.world.network.device(f"192.0.2.{each}{number}") for each in range(1, count + 1)]
             self.groupsOf[host] = useDevice(host, DEVICE, *more)
             self.addCleanup(self.groupsOf[host].close)
+
+    def test_linksOptionAllowsLinksWithTheirOwnPorts(self) -> None:
+        self.usePorts(8)
         for wanted, expected in ((8, 8), (3, 3), (1, 1)):
             self.options = replace(self.options, links=wanted)
             for host in (self.client, self.server):
@@ -224,6 +228,24 @@ class AsymmetricTests(TwoLinkTestCase):
                 self.assertEqual(
                     [len(set(each)) for each in zip(*self.links(host), strict=True)], [expected] * 2
                 )
+
+    def test_connectionClosedBeforeTwoLinksFailAtOnceEnds(self) -> None:
+        """C{connectionLost} follows although the peer, which knows half-closing, leaves its side open."""
+        self.usePorts(3)
+        self.options = replace(self.options, links=3)
+        here, there = RaceTestCase.pair(self)
+        self.wait(1)
+        [group] = self.groupsOf[self.client].groups()
+        self.assertEqual(len(group.links), 3)
+        here.transport.write(b"the end")
+        here.transport.loseConnection()
+        stream = here.transport.stream
+        stream.link.scheduler.finish()
+        for _ in range(2):  # as with a device that has two ports
+            stream.link.broken("for the test")
+        self.wait(10)
+        self.assertEqual((there.received, there.hasEnded), (b"the end", True))
+        self.assertIs(here.reason, ConnectionDone)
 
 
 class FailoverTests(TwoLinkTestCase):
