@@ -7,7 +7,8 @@ another link when that link fails. L{txrdma.smc.group._linkgroup} calls this.
 Theory of operation. Requests are queued, and sent as far as the window of the group allows: confirmations
 before deletions, because connections wait for them, and none while a link is being added, because its keys
 would be missing. If a link was added meanwhile, the buffer is announced again. A CONFIRM RKEY without a
-response in time has failed, and its connection is declined. A DELETE RKEY without one is only overdue: the
+response in time has failed, and its connection is declined; a late positive response is followed by DELETE
+RKEY, since the peer counts the buffer. A DELETE RKEY without one is only overdue: the
 peer may still write to the buffer, so it is retained until the response or the end of the group, and freed
 before only when more than L{MOST_OVERDUE} buffers are overdue.
 """
@@ -42,7 +43,10 @@ KEYS_AT_ONCE = 8
 """Largest number of remote keys in one DELETE RKEY (RFC 7609, A.3.8)."""
 
 MOST_OVERDUE = 32
-"""Largest number of buffers in overdue DELETE RKEYs; above it, those of the oldest are freed."""
+"""
+Largest number of buffers in overdue DELETE RKEYs; above it, those of the oldest are freed. Late responses to
+as many CONFIRM RKEYs are recognized.
+"""
 
 
 @record
@@ -74,6 +78,7 @@ class KeyExchanges:
         self._links = links
         self._queued: deque[_KeyRequest] = deque()
         self._pending: list[_KeyRequest] = []
+        self._late: deque[_KeyRequest] = deque()  # CONFIRM RKEYs that were not answered in time
         self._wasUnanswered = False  # the last CONFIRM RKEY was not answered in time
 
     @property
@@ -110,6 +115,14 @@ class KeyExchanges:
             if not request.isDeletion and request.carrier is link and request.keys == (body.rkey,):
                 self._end(request, not message.header.flags & LLCFlags.NEGATIVE, now)
                 return
+        for request in self._late:
+            if request.carrier is link and request.keys == (body.rkey,):
+                self._late.remove(request)
+                if message.header.flags & LLCFlags.NEGATIVE or self._isUsed(request.names[0]):
+                    self._forget(request)
+                else:
+                    self.delete(request.names, now)
+                return
 
     def deleted(self, body: DeleteRKey, link: LinkLife, now: float) -> None:
         """Handle a response to DELETE RKEY; without keys (Linux, version 2) it is for the oldest request."""
@@ -126,6 +139,9 @@ class KeyExchanges:
                 request.isOverdue = True
             else:
                 self._wasUnanswered = True
+                self._late.append(request)
+                if len(self._late) > MOST_OVERDUE:
+                    self._forget(self._late.popleft())
                 self._end(request, False, now)
         overdue = [request for request in self._pending if request.isOverdue]
         excess = sum(len(request.names) for request in overdue) - MOST_OVERDUE
@@ -199,15 +215,27 @@ class KeyExchanges:
     def _report(self, request: _KeyRequest, hasSucceeded: bool) -> None:
         """Record the outcome of a request, and report it to the owner of the group."""
         if request.isDeletion:
-            for link in self._core.links:
-                for name in request.names:
-                    link.localTokens.pop(name, None)
+            self._forget(request)
             self._core.pending.append(RKeysDeleted(request.names))
         elif hasSucceeded:
             self._core.known.add(request.names[0])
             self._core.pending.append(RKeyConfirmed(request.names[0]))
         else:
+            if request not in self._late:
+                self._forget(request)
             self._core.pending.append(RKeyRefused(request.names[0]))
+
+    def _isUsed(self, name: RKey) -> bool:
+        """Return whether a buffer is known to the peer, or a request names it."""
+        requests = (*self._pending, *self._queued)
+        return name in self._core.known or any(name in each.names for each in requests)
+
+    def _forget(self, request: _KeyRequest) -> None:
+        """Forget the keys of buffers that the peer does not use, unless their names are used again."""
+        for name in request.names:
+            if not self._isUsed(name):
+                for link in self._core.links:
+                    link.localTokens.pop(name, None)
 
     def abandon(self) -> None:
         """Refuse all pending requests, because the group has ended."""

@@ -118,7 +118,7 @@ BOUNDS: Final = {
         cm.SharedCompletionQueue.handlers,_waiting cm._Pool._free mad.Calls._tables,_redirected
         monitor._Reading.parts,read
         smc.Announcements.expected,_admitted,_queue smc.ClientNegotiation._unread smc.CloseNotifier._waiting
-        smc.LinkExchanges._deletions smc.LinkGroups._orphans,_targets
+        smc.KeyExchanges._late smc.LinkExchanges._deletions smc.LinkGroups._orphans,_targets
         smc.LinkSendQueue.dirty,flushed,_writes,_marks,unacknowledged
         smc.ReactorUse._uses,_parts smc.SendScheduler._undelivered,_soon,_atEnd smc._KeyRequest.announcedOn
         soft.Answers.waiting soft.Datagrams._posted soft.LaneReceiver._ready

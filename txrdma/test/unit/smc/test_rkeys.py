@@ -19,6 +19,7 @@ from txrdma.smc.group._groupstate import (
     RKeysDeleted,
     Token,
 )
+from txrdma.smc.group._keyexchanges import MOST_OVERDUE
 from txrdma.smc.group._linkgroup import LinkGroupProtocol, MAX_RKEYS
 from txrdma.smc.terms.offer import Role
 from txrdma.smc.wire.clc import Diagnosis
@@ -76,7 +77,30 @@ class RKeyTests(SynchronousTestCase):
         server.received(ask(ConfirmRKey(rkey=RKey(1), address=0x1000), 0x80), 10.5)
         server.expired(12.0)
         self.assertEqual(server.events(), [])
-        self.assertEqual([one.type for one in answers(server)], [LLCType.CONFIRM_RKEY, LLCType.DELETE_RKEY])
+        kinds = [LLCType.CONFIRM_RKEY, LLCType.DELETE_RKEY, LLCType.DELETE_RKEY]
+        self.assertEqual([one.type for one in answers(server)], kinds)
+
+    def test_lateAnswersUseUpNoBuffers(self) -> None:
+        """A buffer that was given up is withdrawn from a peer that accepts it later, and counts it."""
+        pair = active()
+        now = 0.0
+        for end in (pair.server, pair.client):
+            end.add(object())
+        for number in range(1, MAX_RKEYS + 50):
+            pair.server.confirmRKey(RKey(number), 0x1000, now)
+            now += 5.0
+            pair.server.expired(now)
+            self.assertEqual(pair.run(now)[0], [RKeyRefused(RKey(number)), RKeysDeleted((RKey(number),))])
+        self.assertEqual((len(pair.server.first.localTokens), len(pair.client.first.remoteKeys)), (0, 0))
+
+    def test_refusedBuffersLeaveNothing(self) -> None:
+        server = alone(Role.SERVER)
+        for number in range(1, 100):
+            server.confirmRKey(RKey(number), 0x1000, 0.0)
+            server.received(ask(ConfirmRKey(rkey=RKey(number), address=0x1000), 0xA0), 0.0)
+            server.confirmRKey(RKey(1000 + number), 0x1000, 0.0)
+            server.expired(10.0)
+        self.assertEqual(len(server.first.localTokens), MOST_OVERDUE)
 
     def test_silentPeerGetsLessTime(self) -> None:
         server = alone(Role.SERVER)
@@ -85,6 +109,7 @@ class RKeyTests(SynchronousTestCase):
             self.assertEqual(server.deadline(), 5.0 + seconds)
             server.expired(10.0)
         server.received(ask(ConfirmRKey(rkey=RKey(1), address=0x1000), 0x80), 10.5)
+        self._answer(server, 1)
         server.confirmRKey(RKey(4), 0x1000, 10.5)
         self.assertEqual(server.deadline(), 15.5)
 
