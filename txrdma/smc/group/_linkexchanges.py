@@ -303,9 +303,10 @@ class LinkExchanges:
         """Report the failure of one of several links to the peer, or request its deletion."""
         core, current = self._core, self.current
         wasKnown = link.state in ("active", "confirming")
+        wasOffered = isinstance(current, _Adding) and current.link is link
         self._abandonAdding(link)
         self._drop(link, text)
-        if wasKnown and reason != DeleteReason.ASYMMETRIC_LINK_NO_LONGER_NEEDED:
+        if (wasKnown or wasOffered) and reason != DeleteReason.ASYMMETRIC_LINK_NO_LONGER_NEEDED:
             self._requestLater(now)
         if wasKnown and core.isServer:
             self._deletions.append(_Deleting(link.number, reason, LLCFlags.ORDERLY))
@@ -368,8 +369,6 @@ class LinkExchanges:
         elif isinstance(current, _Adding) and current.link is not None:
             if current.stage == "offered":
                 self._unanswered = current.link.number
-            if current.stage in ("offered", "keys"):
-                self._requestLater(now)  # else the loss of the link does that
             self.lost(current.link, "the peer has not confirmed it", now)
         else:
             self._end(now)

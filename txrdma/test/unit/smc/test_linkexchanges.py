@@ -477,6 +477,25 @@ class SilenceTests(SynchronousTestCase):
         self.until(30.0)
         self.assertEqual(self.ends.links, [2, 2])
 
+    def test_linkThatCannotBeConnectedIsOfferedAgain(self) -> None:
+        """The address of the peer's new port may not be known yet."""
+        server = self.ends[0]
+        self.lose()
+        act = server.act
+        failures = 0
+
+        def acted(event: Event, now: float) -> None:
+            nonlocal failures
+            if isinstance(event, LinkMade) and failures < 2:
+                failures += 1
+                server.core.linkDown(now, "no route", event.link)
+            else:
+                act(event, now)
+
+        self.patch(server, "act", acted)
+        self.until(30.0)
+        self.assertEqual((failures, self.ends.links), (2, [2, 2]))
+
     def test_unconfirmedLinkIsReplacedAtOnce(self) -> None:
         server, client = self.ends
         self.lose()
