@@ -197,7 +197,8 @@ class LinkGroup:
             # The peer must have answered CONFIRM RKEY before the ring's key is given to it by CLC.
             self.core.promised += 1  # count the connection as reserved
             try:
-                await self.pool.agreement(buffer)
+                if self.core.isOpen:  # else the group has ended as it could not send CONFIRM RKEY
+                    await self.pool.agreement(buffer)
                 if not self.core.isOpen:
                     raise Refused("the group accepts no more connections", Diagnosis.NOACTLINK)
             except BaseException:

@@ -13,6 +13,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectionAborted, ConnectionDone, ConnectionLost
 from twisted.trial.unittest import SynchronousTestCase
 
+from txrdma.error import RDMAError
 from txrdma.iba.headers import Opcode
 from txrdma.smc.flow.closing import LINGER_TIMEOUT
 from txrdma.smc.group.buffers import Element
@@ -24,6 +25,7 @@ from txrdma.smc.handshake.outcomes import Outcomes
 from txrdma.smc.handshake.proposing import ClientNegotiation
 from txrdma.smc.terms.options import Options
 from txrdma.smc.wire.clc import Accept, Confirm, Decline, decode, Diagnosis, Proposal
+from txrdma.test.support.compiled import skipIfCompiled
 from txrdma.test.support.smc.races import Listener, RaceTestCase
 from txrdma.testing.outcome import Violation
 from txrdma.testing.plantests import playingStored
@@ -507,6 +509,21 @@ class RaceTests(RaceTestCase):
         self.until(lambda: here.mode and there.mode)
         self.assertEqual((here.mode, there.mode), ("TCP", "TCP"))
         self.assertIs(first.reason, None)
+
+    def test_groupThatCannotAnnounceBufferIsReplaced(self) -> None:
+        """The failure of a link without connections may not be noticed before the next connection."""
+        skipIfCompiled()
+        for each in self.pair():
+            each.transport.loseConnection()
+        self.wait(1)
+        [group] = self.groupsOf[self.server].groups()
+        sending: Any = group.links[0]
+        refused = mock.Mock(side_effect=RDMAError("the queue pair has failed"))
+        with mock.patch.object(type(sending._queuePair), "postSend", refused):
+            here, there, _ = self.connect(rcvbuf=65536)
+            self.until(lambda: group.isOver)
+        self.until(lambda: here.mode and there.mode)
+        self.assertEqual((here.mode, there.mode), ("SMC-R", "SMC-R"))
 
     def test_allUnusedBuffersButOneAreReleased(self) -> None:
         here, there = self.pair()
