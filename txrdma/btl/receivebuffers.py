@@ -190,7 +190,7 @@ class RemoteReceiveBuffers:
                 if not self._isAnnounced:  # another one would use memory again
                     self._isAnnounced = True
                     self._prepare(self._pair, part)
-            elif self._isWriting:
+            elif self._isAnnounced:  # it cannot write any more, but what it has written may not be delivered
                 self._stop()
             else:
                 self.close()

@@ -178,6 +178,27 @@ class RemoteEndTests(HostsCase):
         self.outcome(client.transport.send(TAG, bytes(100_000)))
         self.assertEqual((len(server.tagged), self.counters().rdmaSends), (2, 1))
 
+    def test_bothFail(self) -> None:
+        """If an outage ends the queue pairs of both ends while both write, all messages arrive after it."""
+        ends = self.connected()
+        for _each in range(4):
+            for end in ends:
+                self.outcome(end.transport.send(ORDERED, bytes(300_000)))
+        output = [bytes((number,)) * 100_000 for number in range(30)]
+        outcomes = [end.transport.send(ORDERED, each) for each in output for end in ends]
+        self.pause(0.0005)
+        self.world.network.faults = Faults(loss=1.0)
+        self.pause(45.0)
+        for end in ends:
+            remote = self.lifeline(end)._receiveBuffers
+            assert remote is not None
+            self.assertFalse(remote._isWriting)
+        self.world.network.faults = Faults()
+        for outcome in outcomes:
+            self.outcome(outcome, 60.0)
+        for end in ends:
+            self.assertTrue(end.tagged[4:] == [(ORDERED, each) for each in output])
+
     def test_busy(self) -> None:
         """A receiver that was busy for two minutes gets all messages in order, and no end gives up."""
         client, server = self.connected()
