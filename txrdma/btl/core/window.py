@@ -150,7 +150,8 @@ class SendWindow:
         if not lost:
             return None
         message = lost[0][2].message
-        path = None if message is None else message.path
+        # An optional probe is sent again without its bytes, which any path carries.
+        path = None if message is None or message.contexts else message.path
         if path is None:
             return self.choose(credits)
         return path if credits is None or credits[2 * path.port + DATA] > 1 else None

@@ -7,7 +7,7 @@ from random import Random
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.btl.core.events import Event, MessageReceived, SendCompleted
-from txrdma.btl.core.module import Module, OVERHEAD
+from txrdma.btl.core.module import Module, NONCE_LENGTH, OVERHEAD
 from txrdma.btl.core.path import DATA
 from txrdma.btl.core.peer import REMOVED
 from txrdma.btl.core.roundtrip import LONGEST_TIMEOUT
@@ -133,6 +133,20 @@ class LostPathTests(PathsCase):
         self.network.failedPorts.update((0, 1))
         self.advance(1000.0)
         self.assertEqual(self.peer.state, REMOVED)
+
+    def test_probed(self) -> None:
+        """An optional probe on a path that fails is replaced on the other one, so messages do not wait."""
+        for isNoticed in (False, True):
+            self.connect(RATE, RATE)
+            self.network.failedPorts.add(1)
+            self.sender.module.probe(self.peer, MTU, bytes(NONCE_LENGTH), 1, "probe")
+            self.sender.turn()
+            if isNoticed:
+                self.sender.module.losePort(1, "removed", self.world.now)
+                self.sender.turn()
+            self.next()
+            self.world.run(2 * LONGEST_TIMEOUT, lambda: self.received > 0)
+            self.assertGreater(self.received, 0)
 
     def test_deadPort(self) -> None:
         """Peers continue on other paths if a port fails, and are lost with their last one."""
