@@ -163,11 +163,20 @@ class Requester:
             self.pathFailed = False
             self._rewind()
 
-    def abandoned(self) -> None:
-        """Give up: there is no alternate path."""
-        if self.pathFailed:
-            self.pathFailed = False
+    def abandoned(self, now: float) -> None:
+        """
+        Stay on this path, since the other one is unusable. It has the usual retries then, after which the
+        other one is tried again.
+        """
+        if not self.pathFailed:
+            return
+        self.pathFailed = False
+        timer = self._retryTimer
+        if timer.retryCount == 0 or timer.isExpired(now):
             self._fail(Status.RETRY_EXC_ERR)
+        else:
+            self.alternate = True  # but C{hasAlternate} of the timer again after progress only
+            self._retry()
 
     # Interface of the core.
 
@@ -209,10 +218,7 @@ class Requester:
         elif self._retryTimer.isExpired(now):
             self._exhausted()
         else:
-            self._retryTimer.tried()
-            self._isRecovering = False
-            self._isProbing = True
-            self._rewind()
+            self._retry()
 
     def deadline(self) -> float | None:
         if self._pausedUntil is not None:
@@ -491,6 +497,7 @@ class Requester:
         """Reset the retry counters after progress (IBA 9.9.2.1.1)."""
         if self._isProbing:
             self._isProbing = False
+            self._retryTimer.hasAlternate = self.alternate
             self._retryTimer.roundTrip.answered()
             if oldest < self.sent:  # else only answers were lost, or late
                 self.window.lost()
@@ -545,6 +552,13 @@ class Requester:
         if now >= self._askAgainAt:
             self._askAgainAt = now + self._retryTimer.roundTrip.expected
             self._lossFound()
+
+    def _retry(self) -> None:
+        """Resend the oldest packet, and the others when it is answered."""
+        self._retryTimer.tried()
+        self._isRecovering = False
+        self._isProbing = True
+        self._rewind()
 
     def _exhausted(self) -> None:
         """Give up this path: all retries are used."""

@@ -337,9 +337,9 @@ class RoCERoute(Route, PortRoute):
         self._owner.raised()
 
     def _pathFailed(self, requester: Requester, now: float) -> None:
-        """Migrate after all retries on this path; give up if that is impossible."""
+        """Migrate after the retries on this path, if that is possible."""
         if not self._migrate(now):
-            requester.abandoned()
+            requester.abandoned(now)
 
 
 def _isSame(peer: UDPPeer, known: UDPPeer | None) -> bool:

@@ -327,6 +327,28 @@ class FailureTests(MigrationCase):
         self.assertIn(FAILED, self.kinds(self.alice))
         self.assertNotIn(DONE, self.kinds(self.alice))
 
+    def test_longTimeoutWithAlternatePortDown(self) -> None:
+        """A path has its usual retries if the other one is unusable, and is left when that one works."""
+        self.alice, self.bob = self.ends = connected(self.one, self.other, timeout=20)
+        self.arm()
+        self.one.setPortEnabled(2, False)
+        for number in range(2):
+            self.network.partition(A1, B1)
+            self.alice.write(self.bob, number, 0, 10)
+            self.run_(2 * PATH_SECONDS)
+            self.assertEqual(self.alice.poll(), [])
+            self.assertEqual(self.kinds(self.alice).count(FAILED), 1)
+            self.network.join(A1, B1)
+            self.run_(2.0)
+            self.assertEqual([c.status for c in self.alice.poll()], [Status.SUCCESS])
+        self.one.setPortEnabled(2, True)
+        self.alice.events.clear()
+        self.cut()
+        self.alice.write(self.bob, 3, 0, 10)
+        self.run_(2 * PATH_SECONDS)
+        self.assertEqual([c.status for c in self.alice.poll()], [Status.SUCCESS])
+        self.assertEqual(self.paths(), [2, 2])
+
     def test_alternatePathFromSamePort(self) -> None:
         other = self.network.device(B1.replace("0.1.2", "0.1.7"), B3)
         self.addCleanup(other.close)
