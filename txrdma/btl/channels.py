@@ -53,6 +53,12 @@ RESET_SECONDS: Final = 0.25
 MOST_UNREPORTED: Final = 32
 """Packets after which a batch is signaled, or a quarter of the send queue if that is less."""
 
+MOST_POLLS: Final = 64
+"""
+Batches that are processed without the reactor: those of a full receive queue. A peer may send packets as fast
+as they are processed.
+"""
+
 QKEY: Final = 0x62746C31
 """The Q_Key of all channels. A sender must also know numbers that only peers of the module receive."""
 
@@ -292,9 +298,19 @@ class Channel:
             error=errorText(error),
         )
 
-    def poll(self) -> None:
-        while not self.isClosed and self.reader.poll():
-            pass
+    def poll(self, mayContinue: Callable[[], bool]) -> bool:
+        """
+        Process received packets, in at least one batch, and at most L{MOST_POLLS}.
+
+        @param mayContinue: called after each batch; returns whether to process another one.
+        @return: whether more packets may have been received.
+        """
+        for _each in range(MOST_POLLS):
+            if self.isClosed or not self.reader.poll():
+                return False
+            if not mayContinue():
+                break
+        return not self.isClosed
 
     def close(self) -> None:
         """Remove the reader from the reactor, and close the queue pair. Idempotent."""

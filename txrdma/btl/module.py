@@ -80,6 +80,11 @@ PEACEFUL_SECONDS: Final = 60.0
 AGAIN_SECONDS: Final = 1.0
 """Seconds after such an exception until the next turn: one for each would fill the log at once."""
 
+OVERDUE_SECONDS: Final = 0.02
+"""
+Seconds for which received packets are processed before a timer expires: a peer may send without a pause.
+"""
+
 _HOPS: Final = 64
 
 
@@ -492,9 +497,16 @@ class ModulePort:
     def route(self) -> str:
         return self._channels[0].route
 
-    def poll(self) -> None:
-        for channel in self._channels:
-            channel.poll()
+    def poll(self, seconds: float = inf) -> None:
+        """
+        Process packets that have been received, now for at most this many seconds, and the others in the next
+        reactor iteration.
+        """
+        end = self.seconds() + seconds
+        hasMore = [each.poll(lambda: self.seconds() < end) for each in self._channels]
+        if True in hasMore and not self._isClosed:
+            cancelCall(self._timer)
+            self._timer, self._timerAt = self._reactor.callLater(0, self._overdue), 0.0
 
     def turn(self) -> None:
         """Report events, send what can be sent, and schedule the next deadline."""
@@ -712,7 +724,7 @@ class ModulePort:
     def _overdue(self) -> None:
         self._timer = None
         try:
-            self.poll()
+            self.poll(OVERDUE_SECONDS)
             if not self._isClosed:
                 self.core.expired(self.seconds())
         finally:

@@ -716,7 +716,7 @@ class BystanderTests(HostsCase):
         """Timers still expire after one of them has raised an exception that affects no peer."""
         self.pause(1.0)
         mine = self.lifeline(self.client).module
-        self.raiseOnce(ModulePort, "poll", lambda module: module is mine)
+        self.raiseOnce(ModulePort, "poll", lambda module, *_words: module is mine)
         self.world.network.drop(lambda packet: len(packet.payload) > 500, 1)
         sent = self.client.transport.send(TAG, bytes(700))
         self.assertRaises(ZeroDivisionError, self.wait, lambda: sent.called)

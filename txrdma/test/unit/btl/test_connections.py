@@ -20,7 +20,7 @@ from twisted.logger import capturedLogs
 from twisted.python.failure import Failure
 
 from txrdma.btl import connections, lifeline, memory, probes
-from txrdma.btl.channels import MOST_UNREPORTED
+from txrdma.btl.channels import MOST_POLLS, MOST_UNREPORTED
 from txrdma.btl.connections import ClientEndpoint, PeerOpening, ServerEndpoint
 from txrdma.btl.core.congestion import FIRST_WINDOW
 from txrdma.btl.core.events import Packet
@@ -33,7 +33,7 @@ from txrdma.btl.ends import tcpEndpointTo
 from txrdma.btl.errors import MessageFailed, PeerLost, Unreachable
 from txrdma.btl.introductions import encodeInterfaces, frame, FrameKind, LONGEST_FRAME, VERSION
 from txrdma.btl.lifeline import PeerConnection
-from txrdma.btl.module import COMMAND_DEPTHS, DATA_DEPTHS, moduleOf
+from txrdma.btl.module import COMMAND_DEPTHS, DATA_DEPTHS, moduleOf, OVERDUE_SECONDS
 from txrdma.btl.transport import _MESSAGE, FULL, LARGEST_TAG
 from txrdma.btl.wire import decodeSegment, ENTRY_LENGTH, FRAG, HEADER_LENGTH, PACK
 from txrdma.error import DeviceUnavailable, InvalidRequest, QueueFull, Refused, ResourceExhausted, WireError
@@ -643,6 +643,32 @@ class TimerTests(HostsCase):
             most = max(most, len(timetable._heap))
         self.assertEqual(len(server.tagged), 300)
         self.assertLess(most, 100)
+        self.close(client, server)
+
+    def test_flood(self) -> None:
+        """A peer that sends as fast as its packets are processed does not keep a timer from the reactor."""
+        client, server = self.connected()
+        module = moduleOf(self.hosts[1], self.hosts[1].device)
+        reader = module._channels[DATA].reader
+        read, polls, isFlooded = reader.poll, list[float](), True
+
+        def poll() -> bool:
+            polls.append(module.seconds())
+            self.assertLessEqual(len(polls), 1000)
+            return read() or isFlooded
+
+        self.patch(reader, "poll", poll)
+        module._overdue()
+        self.assertEqual(len(polls), MOST_POLLS)
+        genuine = module.seconds
+        self.patch(module, "seconds", lambda: genuine() + len(polls) * OVERDUE_SECONDS / 5)
+        polls.clear()
+        module._overdue()
+        self.assertEqual(len(polls), 5)
+        isFlooded = False
+        self.pause(0.001)
+        self.assertGreater(len(polls), 5)  # what was not processed does not wait for another packet
+        self.outcome(client.transport.send(TAG, b"message"))
         self.close(client, server)
 
 
