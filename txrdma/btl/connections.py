@@ -72,9 +72,6 @@ Seconds in which a client must introduce itself, or it is closed. Before that it
 registers memory, which takes seconds on a slow machine.
 """
 
-_READ_SECONDS: Final = 0.1
-"""Seconds for a busy reactor to read what has arrived, after the time limit of a client."""
-
 _EARLY: Final = 4096
 """Largest number of bytes that a client may send before its exchange begins."""
 
@@ -238,7 +235,7 @@ class _Client(StreamProtocol):
         self._early = b""
 
     def connectionMade(self) -> None:
-        self._timer.start(INTRODUCTION_SECONDS, self._readOnce)
+        self._timer.startAndRead(INTRODUCTION_SECONDS, self._introductionTimedOut)
 
     def dataReceived(self, data: bytes) -> None:
         if self._lifeline is not None:
@@ -264,10 +261,6 @@ class _Client(StreamProtocol):
         lifeline.makeConnection(transport)  # type: ignore[no-untyped-call]  # of Twisted's
         early, self._early = self._early, b""
         lifeline.dataReceived(early)
-
-    def _readOnce(self) -> None:
-        """Let a reactor that was busy read what has arrived, before the client is closed."""
-        self._timer.start(_READ_SECONDS, self._introductionTimedOut)
 
     def _introductionTimedOut(self) -> None:
         _rateLimited.warn(

@@ -168,7 +168,7 @@ class PeerConnection(StreamProtocol):
         if ITCPTransport.providedBy(transport):
             transport.setTcpNoDelay(True)
             keepAlive(transport, *TCP_KEEP_ALIVE)
-        self._timer.start(EXCHANGE_SECONDS, self._readOnce)
+        self._timer.startAndRead(EXCHANGE_SECONDS, self._exchangeTimedOut)
         try:
             self._openModule(transport.getHost().host)
         except Exception:  # any failure to open a module: the peer waits for an answer
@@ -257,7 +257,7 @@ class PeerConnection(StreamProtocol):
         echo = partial(self._sendFrame, FrameKind.ECHO)
         self._validation = validation = PathValidation(module, peer, longest, echo)
         validation.start()
-        self._timer.start(PROBE_SECONDS, self._readOnce)
+        self._timer.startAndRead(PROBE_SECONDS, self._exchangeTimedOut)
 
     def _buffers(self) -> RemoteReceiveBuffers:
         """Return the receive buffers of the connection, which its first long message creates."""
@@ -278,7 +278,7 @@ class PeerConnection(StreamProtocol):
     def _echoed(self, validation: PathValidation, nonce: bytes) -> None:
         """Process a nonce that the peer has echoed."""
         if validation.echoed(nonce):
-            self._timer.start(EXCHANGE_SECONDS, self._readOnce)
+            self._timer.startAndRead(EXCHANGE_SECONDS, self._exchangeTimedOut)
             self._probesPassed(validation)
 
     def _probesPassed(self, validation: PathValidation) -> None:
@@ -339,10 +339,6 @@ class PeerConnection(StreamProtocol):
         lastAck, self._lastAck = self._lastAck, None
         if lastAck is not None:
             self._sendClose(lastAck)
-
-    def _readOnce(self) -> None:
-        """Let a reactor that was busy or stopped read what has arrived, before the exchange is given up."""
-        self._timer.start(0, self._exchangeTimedOut)
 
     def _exchangeTimedOut(self) -> None:
         """Give up an exchange that takes too long."""

@@ -14,6 +14,9 @@ from txrdma.kit.forwardclock import sharedForwardClock
 
 _log = Logger()
 
+READ_SECONDS: Final = 0.1
+"""Seconds for a busy reactor to read what has arrived, after a time limit has passed."""
+
 
 def isPending(call: IDelayedCall | None) -> bool:
     """Return whether a delayed call is pending."""
@@ -59,6 +62,15 @@ class Timer:
         call = self._call
         if call is None or self._due > self._clock.seconds() + seconds or not call.active():
             self.start(seconds, function, *arguments)
+
+    def startAndRead(self, seconds: float, function: Callable[..., object], *arguments: Any) -> None:
+        """
+        Call a function after a time, and after the reactor has read what had arrived by then.
+
+        A reactor makes delayed calls before it reads. So after a process was busy or stopped, a time limit
+        would end an exchange whose last message has already arrived.
+        """
+        self.start(seconds, self.start, READ_SECONDS, function, *arguments)
 
     def stop(self) -> None:
         """Cancel the pending call. Idempotent."""

@@ -81,11 +81,8 @@ class Prover(Protocol):
         self._timer = Timer(reactor)
 
     def connectionMade(self) -> None:
-        self._timer.start(PROOF_SECONDS, self._readOnce)
-
-    def _readOnce(self) -> None:
-        """Let a reactor that was busy or stopped read what has arrived, before the connection is closed."""
-        self._timer.start(0, self._fail, Refused("the peer did not prove its rank in time"))
+        late = Refused("the peer did not prove its rank in time")
+        self._timer.startAndRead(PROOF_SECONDS, self._fail, late)
 
     def dataReceived(self, data: bytes) -> None:
         if self._inner is not None:

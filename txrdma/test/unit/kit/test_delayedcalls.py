@@ -10,7 +10,7 @@ from weakref import ref
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.kit.delayedcalls import cancelCall, isPending, nextCalls, Timer
+from txrdma.kit.delayedcalls import cancelCall, isPending, nextCalls, READ_SECONDS, Timer
 from txrdma.kit.forwardclock import sharedForwardClock
 
 
@@ -51,6 +51,18 @@ class TimerTests(SynchronousTestCase):
             self.timer.ensure(seconds, self.made.append, f"after {seconds}")
         self.clock.pump([1, 1, 1])
         self.assertEqual(self.made, ["after 1"])
+
+    def test_callAfterReading(self) -> None:
+        """A call is made a little later than its time, unless what was read meanwhile stops the timer."""
+        for isStopped in (False, True):
+            self.made.clear()
+            self.timer.startAndRead(5, self.made.append, "late")
+            self.clock.advance(60)
+            self.assertEqual((self.made, self.timer.isPending), ([], True))
+            if isStopped:
+                self.timer.stop()
+            self.clock.advance(READ_SECONDS)
+            self.assertEqual((self.made, self.timer.isPending), ([] if isStopped else ["late"], False))
 
     def test_stoppedOrCancelledByOthers(self) -> None:
         """A call that other code has cancelled is not pending, and can be stopped or replaced."""

@@ -12,6 +12,7 @@ from twisted.internet.testing import StringTransport
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import Refused
+from txrdma.kit.delayedcalls import READ_SECONDS
 from txrdma.kit.proofs import _ServerFactory, ClientProver, MOST_UNPROVED, PROOF_SECONDS, Prover, ServerProver
 
 ADDRESS = IPv4Address("TCP", "192.0.2.1", 4000)
@@ -160,7 +161,7 @@ class ProofTests(SynchronousTestCase):
         """An end that sends nothing is disconnected after a timeout."""
         for each in (self.server(), self.client(2, 0, KEYS[0][2])):
             transport = self.connected(each)
-            self.clock.advance(PROOF_SECONDS)
+            self.clock.pump([PROOF_SECONDS, READ_SECONDS])
             self.assertRegex(str(self.failureResultOf(each.proved, Refused).value), "in time")
             self.assertTrue(transport.disconnected)
 

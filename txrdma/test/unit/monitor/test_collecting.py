@@ -26,6 +26,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.error import WireError
 from txrdma.fabric.health import locatedFindings
 from txrdma.iba.path import IBPath
+from txrdma.kit.delayedcalls import READ_SECONDS
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.core.transactions import Call
 from txrdma.mad.layouts.pma import PortCounters, PortCountersExtended
@@ -548,5 +549,5 @@ class LinkTests(SynchronousTestCase):
 
     def test_dumb(self) -> None:
         """A connection to a peer that sends nothing is closed."""
-        self.clock.advance(10.0)
+        self.clock.pump([10.0, READ_SECONDS])
         self.assertTrue(self.endpoint.connections[0][1].disconnected)
