@@ -55,13 +55,18 @@ class FileLeaseTests(SynchronousTestCase):
 
 
 class ReplacedFileTests(SynchronousTestCase):
-    def test_replaced(self) -> None:
-        """A lease whose file was deleted is taken again, unless another process has taken it meanwhile."""
+    def leases(self) -> tuple[str, FileLease, FileLease]:
+        """Return a path, and two leases of it, of which the first is held."""
         path: str = self.mktemp()
         first, second = FileLease(path), FileLease(path)
         for lease in (first, second):
             self.addCleanup(lease.release)
         self.assertTrue(first.attempt())
+        return path, first, second
+
+    def test_replaced(self) -> None:
+        """A lease whose file was deleted is taken again, unless another process has taken it meanwhile."""
+        path, first, second = self.leases()
         os.unlink(path)
         self.assertTrue(first.attempt())
         self.assertFalse(second.attempt())
@@ -72,11 +77,7 @@ class ReplacedFileTests(SynchronousTestCase):
 
     def test_replacedByUnavailableFile(self) -> None:
         """A lease whose file was replaced is lost, although the process cannot open the file there now."""
-        path: str = self.mktemp()
-        first, second = FileLease(path), FileLease(path)
-        for lease in (first, second):
-            self.addCleanup(lease.release)
-        self.assertTrue(first.attempt())
+        path, first, second = self.leases()
         os.unlink(path)
         self.assertTrue(second.attempt())
         refused = OSError(errno.EMFILE, "simulated")
