@@ -785,7 +785,7 @@ def moduleOf(reactor: Any, *devices: DeviceSpec) -> ModulePort:
 
 
 def abandonModules(reactor: Any) -> None:
-    """End all connections on a reactor that runs no more, and close its modules."""
+    """Close all modules and connections of a reactor that has stopped for good."""
     for key, each in list(_modules.items()):
         if key[0] is reactor:
             with _log.failuresHandled("a module cannot be closed after the end of its reactor"):

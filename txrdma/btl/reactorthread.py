@@ -207,7 +207,7 @@ if hasattr(os, "register_at_fork"):  # Windows has no fork
 
 
 def disconnect(reactor: Any) -> None:
-    """Close what is open on a reactor for asyncio whose loop has ended: nothing else would close it."""
+    """Close all connections, listeners and modules of an asyncio reactor whose loop has ended for good."""
     with _log.failuresHandled("connections cannot be closed after the end of their reactor"):
         reactor.disconnectAll()
     abandonModules(reactor)

@@ -242,12 +242,12 @@ class RSocket:
         self._pendingControl = Control.DISCONNECT
 
     def probe(self) -> None:
-        """Probe the peer's queue pair, unless an outstanding message does so, whose completion follows."""
+        """Probe the peer's queue pair, unless the completion of an outstanding request will do so."""
         self._isProbing = self._needsProbe
 
     @property
     def _needsProbe(self) -> bool:
-        """Whether no completion follows for sure: on shared memory, only those of control messages do."""
+        """Whether no request is outstanding whose completion is certain; on shared memory, data has none."""
         return not (self._inFlight if self._requests.signalsEach else self._controlsInFlight)
 
     # Mapped memory: see txrdma.cm.rsocket.mapped

@@ -279,7 +279,11 @@ class AnnouncementChannel:
         self._isRetired = True
 
     def abandon(self, announcement: Announcement) -> None:
-        """Record silence: clients with a shorter timeout than L{ANSWER_SECONDS} would never connect."""
+        """
+        Record that the listener did not answer a client that has given up: the next one uses plain TCP.
+
+        Otherwise clients with a shorter timeout than L{ANSWER_SECONDS} would never connect.
+        """
         now = self._reactor.seconds()
         if max(announcement.since, self._heardAt(announcement)) + GIVEN_UP_SECONDS <= now:
             self._recordSilence(now)

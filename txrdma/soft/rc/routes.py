@@ -337,7 +337,7 @@ class RoCERoute(Route, PortRoute):
         self._owner.raised()
 
     def _pathFailed(self, requester: Requester, now: float) -> None:
-        """Migrate after the retries on this path, if that is possible."""
+        """Use the alternate path after the retries on this one; stay on this one if that is impossible."""
         if not self._migrate(now):
             requester.abandoned(now)
 

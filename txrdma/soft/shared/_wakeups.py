@@ -77,7 +77,7 @@ class Wakeups:
         self.isPollNeeded = False
 
     def _nudge(self) -> None:
-        """Nudge a peer that has not consumed all records, unless an earlier nudge is still unanswered."""
+        """Tell the peer to poll (a nudge), if it has records to consume, and has followed the last nudge."""
         rings = self._rings
         rings.readAcknowledged()
         if self._nudgedAt <= rings.acknowledged < rings.produced:
