@@ -379,6 +379,8 @@ class SharedMemoryTests(EndsTestCase):
     async def endAfterLink(self, end: Callable[[Stream], None]) -> None:
         """End both ends of a connection whose link is lost; check that connection and TCP are released."""
         ends = await self.ends()
+        for each in ends:
+            self.assertEqual(each.transport.smc.mode, "SMC-R", each.transport.smc.toDict())
         streams = [each.transport.stream for each in ends]
         streams[0].link._queuePair._route._services._peer.lost("for the test")
         await waitUntil(reactor, lambda: all(stream.link.isOver for stream in streams), 5.0)
