@@ -209,6 +209,7 @@ class KillTests(SynchronousTestCase):
 
     def setUp(self) -> None:
         self.path, self.log = self.mktemp(), self.mktemp()
+        self.lives: list[list[str]] = []  # what each process has sent
         environment = {**os.environ, "PYTHONPATH": str(Path(txrdma.__file__).parent.parent)}
         module = "txrdma.test.support.monitor.killing"
         command = [sys.executable, "-m", module, self.path, self.log, str(KILLS)]
@@ -225,10 +226,13 @@ class KillTests(SynchronousTestCase):
         return int(self.program.stdout.readline())
 
     def kill(self, pid: int) -> None:
-        """End a process, and wait for its end."""
+        """End a process, wait for its end, and record what it has sent."""
         assert self.program.stdout is not None
         os.kill(pid, signal.SIGKILL)
         self.assertEqual(self.program.stdout.readline(), "ended\n")
+        lines = self.written().splitlines()[sum(map(len, self.lives)) :]
+        if lines:
+            self.lives.append([json.loads(line)["id"] for line in lines])
 
     def longestLife(self) -> float:
         """
@@ -249,21 +253,28 @@ class KillTests(SynchronousTestCase):
         return path.read_text() if path.exists() else ""
 
     def announced(self) -> Counter[tuple[str, str]]:
-        """Return announcements of lost and returned hosts from the file."""
-        found = [json.loads(line) for line in self.written().splitlines()]
-        return Counter((one["status"], one["where"]) for one in found if one["kind"] == "node-gone")
+        """Return announcements of lost and returned hosts from the file, without repetitions."""
+        alerts = {one["id"]: one for one in map(json.loads, self.written().splitlines())}
+        return Counter((one["status"], one["where"]) for one in alerts.values() if one["kind"] == "node-gone")
 
     def changes(self, store: HistoryStore) -> Counter[tuple[str, str]]:
         """Return findings about such hosts from the stored list of changes."""
         return Counter((one.kind, one.where) for one in store.changes() if one.text.startswith("node-gone: "))
 
     def test_killed(self) -> None:
-        """After each kill the history is intact, and all processes together announce nothing twice."""
+        """
+        After each kill the history is intact, and all processes together announce nothing twice, except what
+        the previous one has sent just before it was killed, and has not stored as sent.
+        """
         random, longest = Random(SEED), self.longestLife()
         for number in range(1, KILLS):
             pid = self.begin(number, longest)
             time.sleep(random.uniform(0.0, longest))  # the moment of the kill
             self.kill(pid)
+            last = self.lives[-1]
+            stored = {one for life in self.lives[:-2] for one in life}.difference(*self.lives[-2:-1])
+            self.assertEqual(stored.intersection(last), set(), f"seed {SEED}, kill {number}")
+            self.assertEqual(len(set(last)), len(last), f"seed {SEED}, kill {number}")
             store = HistoryStore(self.path)
             with store._transaction():
                 self.assertEqual(store._database.execute("PRAGMA quick_check"), [("ok",)])
