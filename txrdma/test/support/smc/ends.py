@@ -15,6 +15,7 @@ from twisted.trial.unittest import TestCase
 
 from txrdma.smc.group import groups
 from txrdma.smc.group.groups import closeLinkGroups
+from txrdma.smc.signalling.silence import silentPeers
 from txrdma.testing.protocols import Recorder, Recorders
 
 reactor: Any = theReactor
@@ -32,6 +33,7 @@ class EndsTestCase(TestCase):
 
     async def _finish(self) -> None:
         closeLinkGroups(reactor)
+        silentPeers(reactor)._until.clear()  # another test may get the port number of a silent listener
         # TCP connections without an owner close within a few reactor iterations.
         for _ in range(50):
             internal = set(reactor._internalReaders)
