@@ -1,8 +1,8 @@
 """
 Files for other programs: Slurm's C{topology.conf}, hosts that should not be used, a node-name map.
 
-A file is written when its content has changed: to a temporary file which then replaces it, so that readers
-never see part of it.
+A file is written when its content has changed, or somebody has deleted it: to a temporary file which then
+replaces it, so that readers never see part of it.
 """
 
 from __future__ import annotations
@@ -142,6 +142,7 @@ class MaintainedFiles:
         fabric, version, settings = poller.fabric, poller.version, self._settings
         if fabric is None:
             return
+        self._forgetDeleted()
         if settings.unfit:
             switches = {guid for guid, gone in poller.topologyWatch.missingNodes.items() if not gone.beyond}
             adapters = await self._adaptersOf(fabric, version)
@@ -164,6 +165,12 @@ class MaintainedFiles:
     def findings(self) -> list[Finding]:
         """Return findings about files that could not be written."""
         return [Finding("file-failed", path, why) for path, why in self.problems.items()]
+
+    def _forgetDeleted(self) -> None:
+        """Let files that somebody has deleted be written again."""
+        for path in [path for path in self._written if not os.path.lexists(path)]:
+            del self._written[path]
+            self._version = -1
 
     async def _adaptersOf(self, fabric: Fabric, version: int) -> Adapters:
         """Return the adapters of all hosts, which are found in pieces after each change of the fabric."""

@@ -189,6 +189,20 @@ class FileTests(PollerTestCase):
         self.successResultOf(Deferred.fromCoroutine(files.update(self.poller)))
         self.assertIn('- switch: "right"\n        nodes: "b"\n', (folder / "topology.yaml").read_text())
 
+    def test_deleted(self) -> None:
+        """A file that somebody has deleted is written again in the next round."""
+        folder = Path(self.mktemp())
+        folder.mkdir()
+        paths = [folder / name for name in ("slurm", "unfit", "names")]
+        files = MaintainedFiles(self.clock, FileSettings(*map(str, paths)))
+        self.started()
+        self.successResultOf(Deferred.fromCoroutine(files.update(self.poller)))
+        before = [path.read_text() for path in paths]
+        for path in paths:
+            path.unlink()
+        self.successResultOf(Deferred.fromCoroutine(files.update(self.poller)))
+        self.assertEqual([path.read_text() for path in paths], before)
+
     def test_rights(self) -> None:
         """A file keeps the rights that an operator has given it, whatever the umask of the monitor."""
         folder = Path(self.mktemp())
