@@ -123,7 +123,8 @@ ADVICE: Final[dict[str, Advice]] = {
     "notification-failed": Advice(_WARNING,
         "Find out why the channel fails; notifications are queued and sent later."),
     "collector-missing": Advice(_WARNING,
-        "See that the collector runs, and that it has the monitor's key: its log has the reason."),
+        "See that the collector runs, that it has the monitor's key, and that its host has a link to the "
+        "fabric: its log has the reason."),
     "file-failed": Advice(_WARNING, "See that the file's folder is there, and can be written to."),
     "loop-failed": Advice(_WARNING,
         "Report the traceback in the log of the monitor: one of its tasks fails, and is tried again."),

@@ -5,6 +5,9 @@ Theory of operation. A port belongs to one of the connected collectors by its LI
 sends them in batches, up to a limit of outstanding ones. If a collector is lost, or returns nothing for
 longer than an answer may take, its calls are returned, and the reader makes them again. Without any collector
 the monitor makes the calls itself.
+
+The reader also asks nodes itself that a collector reports as silent: its host may have lost its link to the
+fabric. A collector to which no node answers, while some answer the monitor, is disconnected for a while.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from twisted.application.internet import backoffPolicy, ClientService
 from twisted.internet.defer import Deferred, gatherResults
 from twisted.internet.interfaces import IAddress, IProtocolFactory, IReactorTime, IStreamClientEndpoint
 from twisted.internet.protocol import connectionDone, Factory, Protocol
+from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -50,6 +54,8 @@ LONGEST_PAUSE: Final = 30.0
 MISSING_SECONDS: Final = 30.0
 """Seconds without a collector after which it is reported missing."""
 
+_MOST_CONTRADICTIONS: Final = 3
+"""Nodes that answer the monitor, and in a row not the collector, after which it is disconnected."""
 
 _INDICES: Final = {(rpc, kind.attributeID): index for index, (rpc, kind) in enumerate(wire.READABLE)}
 
@@ -67,6 +73,10 @@ class CollectedCall(Call):
         @param isSilent: whether the node did not answer for the next port.
         """
         raise NotImplementedError
+
+    def silent(self, error: MADTimeoutError) -> None:
+        """Process the result of L{CollectorPool.issue} that the node did not answer its collector."""
+        self.failed(error)
 
     def lost(self) -> None:
         """Make the call again, because its collector was lost before it returned a result."""
@@ -98,6 +108,7 @@ class _Link(MessageConnection):
         self._requests: list[PortsRequest] = []
         self._flushing, self._watching = Timer(collector.reactor), Timer(collector.reactor)
         self._received = 0
+        self._contradictions = 0
 
     def issue(self, asked: _PendingCall) -> None:
         """Make a call now or later."""
@@ -166,14 +177,24 @@ class _Link(MessageConnection):
             return
         if isSilent:
             self._collector.pool.late += self._collector.pool.retries + 1
+        if ports:
+            self._contradictions = 0
+            self._collector.isDeaf = False
         if asked.isSeries:
             call.collected(ports, isSilent)
         elif not ports:
-            call.failed(MADTimeoutError(f"{name}: no answer to the collector", call.rpc, path))
+            call.silent(MADTimeoutError(f"{name}: no answer to the collector", call.rpc, path))
         elif isinstance(ports[0], int):
             call.failed(MADError(call.rpc, path, ports[0], b"", b""))
         else:
             call.answered(call.kind.decode(ports[0], 0))
+
+    def contradicted(self) -> None:
+        """Count a node that did not answer the collector, but this process; end if there are several."""
+        self._contradictions += 1
+        if self._contradictions == _MOST_CONTRADICTIONS:
+            self._collector.isDeaf = True
+            self.end("nodes that answer this process do not answer the collector")
 
     def _watch(self) -> None:
         """End the connection unless something is received in time, as long as something is expected."""
@@ -202,9 +223,11 @@ class _Collector(Factory):
     A collector, and the connection to it, if there is one.
 
     @ivar link: the connection; None while there is none.
+    @ivar isDeaf: no node has answered the collector since some answered this process instead.
     """
 
     noisy = False
+    isDeaf = False
 
     def __init__(self, pool: CollectorPool, name: str, endpoint: IStreamClientEndpoint) -> None:
         self.name = name
@@ -221,8 +244,12 @@ class _Collector(Factory):
         return _Link(self)
 
     def connect(self, factory: IProtocolFactory) -> Deferred[Any]:
-        """Connect with the collector, and log the reason if that fails."""
-        return self._endpoint.connect(factory).addErrback(self._failed)
+        """Connect with the collector, later if no node answers it, and log the reason if that fails."""
+        if self.isDeaf:
+            connected = deferLater(self.reactor, LONGEST_PAUSE, self._endpoint.connect, factory)
+        else:
+            connected = self._endpoint.connect(factory)
+        return connected.addErrback(self._failed)
 
     def _failed(self, failure: Failure) -> Failure:
         _log.debug("no connection with {name}: {why}", name=self.name, why=errorText(failure.value))
@@ -250,7 +277,10 @@ class _Collector(Factory):
             each.call.lost()
 
     def findings(self) -> list[Finding]:
-        """Return a finding if the collector is missing."""
+        """Return a finding if the collector is missing, or has lost its link to the fabric."""
+        if self.isDeaf:
+            text = "no node of the fabric answers it; other processes read its ports"
+            return [Finding("collector-missing", self.name, text)]
         seconds = self.reactor.seconds() - self._missingSince
         if self.link is not None or seconds < MISSING_SECONDS:
             return []
@@ -262,6 +292,7 @@ class CollectorPool:
     """
     Makes the calls of a monitor by its collectors.
 
+    @ivar agent: makes calls in this process.
     @ivar sent: calls that were sent to collectors; C{late}: time-outs that they have reported.
     """
 
@@ -275,11 +306,11 @@ class CollectorPool:
         retries: int,
         maxOutstanding: int,
     ) -> None:
-        """@param agent: makes calls while there is no collector, C{maxOutstanding} at a time."""
+        """@param maxOutstanding: number of calls that the agent may make at a time."""
         self.reactor, self.key = reactor, key
         self.timeoutSeconds, self.retries = timeoutSeconds, retries
         self.sent = self.late = 0
-        self._agent = agent
+        self.agent = agent
         self._maxOutstanding = maxOutstanding
         self._collectors = [_Collector(self, name, endpoint) for name, endpoint in collectors.items()]
 
@@ -299,7 +330,7 @@ class CollectorPool:
     @property
     def port(self) -> IMADPort:
         """The management port of this process."""
-        return self._agent.port
+        return self.agent.port
 
     @property
     def _links(self) -> list[_Link]:
@@ -322,7 +353,7 @@ class CollectorPool:
     def issue(self, call: CollectedCall, path: IBPath, timeoutSeconds: float, retries: int) -> None:
         """Make a call by the collector of its port, with the pool's time-out; by the agent without one."""
         if not self._issue(call, path, [call.kind.attributeID], bytes((call.modifier,)), isSeries=False):
-            self._agent.issue(call, path, timeoutSeconds, retries)
+            self.agent.issue(call, path, timeoutSeconds, retries)
 
     def issueSeries(self, call: CollectedCall, path: IBPath, attributes: Iterable[int], ports: bytes) -> bool:
         """Read the attributes with these IDs of the ports of a LID. Returns False without a collector."""
@@ -336,6 +367,12 @@ class CollectorPool:
             indices = bytes(_INDICES[call.rpc.name, each] for each in attributes)
             links[path.dlid % len(links)].issue(_PendingCall(call, path, indices, ports, isSeries))
         return bool(links)
+
+    def contradicted(self, path: IBPath) -> None:
+        """Record that a node answers this process, which has not answered its collector."""
+        links = self._links
+        if links:
+            links[path.dlid % len(links)].contradicted()
 
     def findings(self) -> list[Finding]:
         """Return findings about missing collectors."""

@@ -31,7 +31,7 @@ from txrdma.kit.values import record
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.core.answers import rawKind
 from txrdma.mad.core.frames import NO_KEYS
-from txrdma.mad.errors import MADError, MADFailure
+from txrdma.mad.errors import MADError, MADFailure, MADTimeoutError
 from txrdma.mad.layouts.attributes import Attribute, RPCS
 from txrdma.mad.layouts.messages import ClassPortInfo
 from txrdma.mad.layouts.smp import NodeInfo, PortInfo
@@ -78,11 +78,12 @@ class _Visit(CollectedCall):
     @ivar doubted: ports whose readings count only if the node is still at their LID.
     @ivar states: ports whose states remain to be read.
     @ivar asking: the outstanding request: the visit itself, or one for a state or the identity.
+    @ivar isOurs: this process makes the requests, because the node has not answered its collector.
     """
 
     __slots__ = (
-        *("asking", "at", "doubted", "guid", "part", "reader", "reading", "state", "states", "stops"),
-        *("values", "version", "pending"),
+        *("asking", "at", "doubted", "guid", "isOurs", "part", "pending", "reader", "reading", "state"),
+        *("states", "stops", "values", "version"),
     )
 
     def __init__(self, reader: CounterReader, guid: GUID) -> None:
@@ -99,6 +100,7 @@ class _Visit(CollectedCall):
         self.states: list[tuple[Port, IBPath]] = []
         self.state = _SubnGet(self, _RAW_PORT_INFO, reader._stated)
         self.asking: CollectedCall = self
+        self.isOurs = False
 
     def answered(self, answer: Any) -> None:
         self.reader._answered(self, answer)
@@ -109,6 +111,9 @@ class _Visit(CollectedCall):
 
     def collected(self, ports: Sequence[bytes | int], isSilent: bool) -> None:
         self.reader._collected(self, ports, isSilent)
+
+    def silent(self, error: MADTimeoutError) -> None:
+        self.reader._silent(self)
 
     def lost(self) -> None:
         """Continue the visit without the collector that was lost."""
@@ -353,6 +358,7 @@ class CounterReader:
         """Begin a visit, or continue it after a collector is lost."""
         visit.asking = visit
         visit.part = 0
+        visit.isOurs = False
         self._continue(visit)
 
     def _lost(self, visit: _Visit) -> None:
@@ -371,7 +377,7 @@ class CounterReader:
         kind = visit.reading
         if kind is None:
             visit.kind, visit.content = ClassPortInfo, b""
-        elif self._isCollected(visit, kind, stop.path):
+        elif not visit.isOurs and self._isCollected(visit, kind, stop.path):
             return
         else:
             requests = stop.requests
@@ -379,7 +385,13 @@ class CounterReader:
                 requests = stop.requests = kind.requests(stop.portKey[1])
             visit.kind = kind.parts[visit.part]
             visit.content = requests[visit.part]
-        self._agent.issue(visit, stop.path, self._settings.timeoutSeconds, RETRIES)
+        self._issue(visit, visit, stop.path)
+
+    def _issue(self, visit: _Visit, call: CollectedCall, path: IBPath) -> None:
+        """Make a call of a visit."""
+        collectors = self._collectors
+        agent = collectors.agent if visit.isOurs and collectors is not None else self._agent
+        agent.issue(call, path, self._settings.timeoutSeconds, RETRIES)
 
     def _isCollected(self, visit: _Visit, kind: ReadingKind, path: IBPath) -> bool:
         """Let a collector read this port, and the next ones that have the same LID, if there is one."""
@@ -401,10 +413,18 @@ class CounterReader:
             elif (meter := self.meters.get(visit.pending[visit.at].portKey)) is not None:
                 meter.missed()
             visit.at += 1
-        if isSilent or not ports:
-            self._unanswered(visit, isRefusal=False)
-        else:
+        if isSilent:
+            visit.isOurs = True
+        if isSilent or ports:
             self._continue(visit)
+        else:
+            self._unanswered(visit, isRefusal=False)
+
+    @_step
+    def _silent(self, visit: _Visit) -> None:
+        """Make the request that a node has not answered its collector."""
+        visit.isOurs = True
+        self._ask(visit)
 
     @_step
     def _answered(self, visit: _Visit, answer: Any) -> None:
@@ -438,20 +458,21 @@ class CounterReader:
             if times >= SILENT_TIMES:
                 self._thresholds.restarted(guid, self._seconds())
             self.backOff.answered(guid)
+        if visit.isOurs and self._collectors is not None:
+            self._collectors.contradicted(visit.pending[-1].path)
         self._settle(visit)
 
     def _settle(self, visit: _Visit) -> None:
         """End a visit when all states are known, and the identity, if it matters."""
         if visit.doubted:
             visit.asking = _SubnGet(visit, NodeInfo, self._identified)
-            path = visit.doubted[0].path
-            self._agent.issue(visit.asking, path, self._settings.timeoutSeconds, RETRIES)
+            self._issue(visit, visit.asking, visit.doubted[0].path)
             return
         if visit.states:
             (port, path), asking = visit.states[-1], visit.state
             asking.modifier = port.number
             visit.asking = asking
-            self._agent.issue(asking, path, self._settings.timeoutSeconds, RETRIES)
+            self._issue(visit, asking, path)
             return
         del self._running[visit]
         self._fill()

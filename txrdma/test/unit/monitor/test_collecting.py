@@ -220,6 +220,23 @@ class PoolTests(CollectingTestCase):
         self.counted()
         self.assertGreater(min(now - was for now, was in zip(self.sent()[1:], before[1:], strict=True)), 50)
 
+    def test_unlinkedCollector(self) -> None:
+        """A collector whose link to the fabric is down makes no node silent that others can reach."""
+        self.startGrowing()
+        self.fabric.cut("c")
+        self.pump(600.0)
+        raised = [(kind, where) for what, kind, where in self.output() if what == "raised"]
+        self.assertEqual(sorted(raised), [("collector-missing", "c"), ("node-gone", "c")])
+        self.assertEqual((self.rate("left", 2), self.rate("right", 2)), (4000.0, 8000.0))
+        self.fabric.heal("c")
+        self.pump(120.0)
+        self.assertEqual({what for what, _kind, _where in self.output()}, {"cleared"})
+        self.assertTrue(self.endpoints["c"].isConnected)
+        before = self.sent()[2]
+        self.pump(100.0)
+        self.counted()
+        self.assertGreater(self.sent()[2] - before, 50)
+
     def test_hanging(self) -> None:
         """Other collectors make the calls of one that hangs in the same round, and no node is silent."""
         self.startGrowing()
