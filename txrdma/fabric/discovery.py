@@ -420,6 +420,8 @@ class Sweep:
 
     def _found(self, content: bytes, route: IBDRPath, arrival: Port | None) -> None:
         """Add the node that has answered with a NodeInfo, linked to the port by which C{route} reaches it."""
+        if self.bounds.cuts and self._isLeftOut(route, arrival):
+            return  # it was under way when the branch was left out
         guid, number = nodeGUIDIn(content), localPortIn(content)
         node = self._known.get(guid)
         if node is None:
@@ -457,11 +459,14 @@ class Sweep:
             if self._isLimited and arrival is not None:
                 self._joined(arrival, other)
 
+    def _isLeftOut(self, route: IBDRPath, arrival: Port | None) -> bool:
+        """Return whether a route, or the port from which it was followed, is in an omitted branch."""
+        isKept = arrival is None or self._known.get(arrival.node.guid.raw) is arrival.node
+        return not isKept or self.bounds.isCut(route.drPath)
+
     def _isAdmitted(self, content: bytes, route: IBDRPath) -> bool:
         """Return whether another node is within the bounds, after removing the heaviest branch if needed."""
         bounds, fabric = self.bounds, self.fabric
-        if bounds.cuts and bounds.isCut(route.drPath):
-            return False
         while not bounds.admits(fabric, numPortsIn(content)):
             cut = bounds.cut(fabric)
             if cut is None:

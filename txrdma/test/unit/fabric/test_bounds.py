@@ -13,10 +13,12 @@ from txrdma.fabric.lidsweep import LIDSweep
 from txrdma.fabric.model import Fabric
 from txrdma.fabric.neighbourhood import Neighbourhood
 from txrdma.fabric.sasweep import SASweep
+from txrdma.fabric.snapshots import dump, load
 from txrdma.fabric.sweepbounds import LEFT_OUT, MOST_HOPS, MOST_NODES, MOST_PROBLEMS
 from txrdma.iba.path import IBPath
 from txrdma.mad.core.answers import MOST_RECORDS, Records
 from txrdma.mad.layouts.sa import LinkRecord, NodeRecord
+from txrdma.sim.nets.netfile import Net, parseNet
 from txrdma.test.support.mad.administration import Administration
 from txrdma.test.support.mad.mirages import Mirage
 from txrdma.test.support.mad.simulated import FabricTestCase, links, names, route
@@ -116,6 +118,38 @@ class MirageTests(BoundsTestCase):
         self.assertEqual(self.leftOut(self.swept(maxHops=1)), [])
         [(_where, text)] = self.leftOut(self.swept(maxHops=1, isWhole=True))
         self.assertIn("1 hops away", text)
+
+
+class LateAnswerTests(BoundsTestCase):
+    """Leaves that two spines lead to, one of them by a longer way; hosts at the switch in the middle."""
+
+    leaves, hosts, ours = range(1, 7), range(2, 6), range(5, 13)
+
+    def net(self) -> Net:
+        links = {
+            'Switch 36 "middle"': ['[1] "a"[1]', '[2] "near"[36]', '[3] "between"[1]']
+            + [f'[{port}] "o{port}"[1]' for port in self.ours],
+            'Switch 36 "between"': ['[1] "middle"[3]', '[2] "far"[36]'],
+            'Switch 36 "near"': [f'[{leaf}] "leaf{leaf}"[1]' for leaf in self.leaves],
+            'Switch 36 "far"': [f'[{leaf}] "leaf{leaf}"[12]' for leaf in self.leaves],
+        }
+        for leaf in self.leaves:
+            links[f'Switch 12 "leaf{leaf}"'] = [f'[{port}] "h{leaf}{port}"[1]' for port in self.hosts]
+        hosts = ["a", *(f"o{port}" for port in self.ours)]
+        hosts += [f"h{leaf}{port}" for leaf in self.leaves for port in self.hosts]
+        parts = ["\n".join([node, *ports]) for node, ports in links.items()]
+        return parseNet("\n\n".join([*parts, *(f'Hca 1 "{host}"' for host in hosts)]) + "\n")
+
+    def test_late(self) -> None:
+        """Late answers that an omitted branch leads to link nothing to it."""
+        self.fabric.wire.latencySeconds = 0.001
+        self.fabric.node("far").delaySeconds = 0.05
+        fabric = self.swept(mostNodes=42)
+        self.assertEqual({each.kind for each in fabric.problems}, {LEFT_OUT})
+        for port in fabric.ports():
+            if port.peer is not None:
+                self.assertIs(fabric.nodes.get(port.peer.node.guid), port.peer.node)
+        self.assertEqual(names(load(dump(fabric))), names(fabric))
 
 
 class TwinTests(BoundsTestCase):
