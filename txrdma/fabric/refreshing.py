@@ -84,7 +84,7 @@ class Refresh:
                 return
             if not hasLink(port):
                 self._cut(port)
-            elif port.number and (not hadLink or (isThorough and _isWindow(node))):
+            elif port.number and (not hadLink or (isThorough and _isExit(port))):
                 came.append(port)
         if isThorough:
             await self._identify(node, toLID(self._endPort, node.lid))
@@ -184,7 +184,7 @@ class Refresh:
         """Query the node at the other end of a port's link, and store the link."""
         node = port.node
         route = node.route
-        if route is None or len(route.drPath) >= MOST_HOPS or not _isWindow(node):
+        if route is None or len(route.drPath) >= MOST_HOPS or not _isExit(port):
             if port.peer is None:  # otherwise the link was found from its other end
                 self.unclear = f"{port} cannot be traversed"
             return
@@ -239,12 +239,10 @@ class Refresh:
         waiting = deque(starts)
         while waiting:
             node = waiting.popleft()
-            if not _isWindow(node):
-                continue
             for port in node.linked():
                 assert port.peer is not None  # it is linked
                 there = port.peer.node
-                if there not in seen:
+                if there not in seen and _isExit(port):
                     seen.add(there)
                     waiting.append(there)
                     there.follow(node, port.number)
@@ -258,9 +256,10 @@ class Refresh:
         return gone
 
 
-def _isWindow(node: Node) -> bool:
-    """Return whether a node forwards directed-route SMPs: a switch, or the local node."""
-    return node.isSwitch or node.isLocal
+def _isExit(port: Port) -> bool:
+    """Return whether directed routes lead through a port: one of a switch, or the port that sends."""
+    node = port.node
+    return node.isSwitch or (node.isLocal and port.number == localPortIn(node.raw))
 
 
 def withoutArrival(raw: bytes) -> bytes:

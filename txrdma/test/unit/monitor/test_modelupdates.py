@@ -16,8 +16,9 @@ from txrdma.mad.layouts.values import SMState
 from txrdma.monitor.reading import changesigns
 from txrdma.monitor.reading.changesigns import MOST_UNPLANNED, UNPLANNED_SECONDS
 from txrdma.monitor.reading.settings import PollerSettings
+from txrdma.sim.nets.netfile import Net, parseNet
 from txrdma.test.support import slow
-from txrdma.test.support.mad.simulated import gmp
+from txrdma.test.support.mad.simulated import gmp, TWO_SWITCHES
 from txrdma.test.unit.monitor.test_poller import PollerTestCase
 
 
@@ -156,6 +157,27 @@ class EventTests(PollerTestCase):
             self.fabric.heal("c")
             self.pump(300.0)
             self.assertEqual(self.poller.topologyWatch.missingNodes, {})
+
+
+class OtherPortTests(PollerTestCase):
+    """A monitor whose adapter has a second port, nearer to a part of the fabric."""
+
+    settings = PollerSettings(sweepSeconds=86400.0, stateSeconds=86400.0)
+
+    def net(self) -> Net:
+        return parseNet(TWO_SWITCHES.replace('[5] "b"[2]', '[5] "b"[2]\n[6] "a"[2]'))
+
+    def test_routes(self) -> None:
+        """Routes lead only through the port that sends: nodes return without a sweep."""
+        self.started()
+        for name in "cd":
+            self.fabric.cut(name)
+            self.pump(20.0)
+            self.fabric.heal(name)
+            self.pump(20.0)
+            routes = [node.route for node in self.sweptFabric.nodes.values()]
+            self.assertEqual({route.drPath[:1] for route in routes if route is not None}, {(), (1,)})
+        self.assertEqual((len(self.sweptFabric.nodes), self.poller.statistics.sweeps), (6, 1))
 
 
 class ManagerTests(PollerTestCase):
