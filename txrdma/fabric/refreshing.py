@@ -17,7 +17,16 @@ from twisted.logger import Logger
 
 from txrdma.error import DeviceUnavailable, ResourceExhausted
 from txrdma.fabric.health import hasLink
-from txrdma.fabric.model import Fabric, isSame, localPortIn, Node, nodeGUIDIn, Port, portGUIDIn
+from txrdma.fabric.model import (
+    Fabric,
+    isSame,
+    localPortIn,
+    Node,
+    nodeGUIDIn,
+    numPortsIn,
+    Port,
+    portGUIDIn,
+)
 from txrdma.fabric.sweepbounds import MOST_HOPS, MOST_PROBLEMS, unprocessed
 from txrdma.iba.path import IBDRPath, IBPath, MADEndPort
 from txrdma.iba.types import GUID
@@ -189,11 +198,13 @@ class Refresh:
                 self.unclear = f"{port} cannot be traversed"
             return
         path = route.then(port.number)
+        isKnown = port.peer is not None
         try:
             raw = (await self._ask(NodeInfo, path)).encode()
+            isKnown = False
             await self._join(port, raw, path)
         except MADFailure as error:
-            if port.peer is None:
+            if not isKnown:
                 self.unclear = f"behind {port}: {error}"
 
     async def _join(self, port: Port, raw: bytes, path: IBDRPath) -> None:
@@ -203,22 +214,28 @@ class Refresh:
         peer = port.peer
         if peer is not None and (peer.node is node and peer.number == number):
             return
-        if node is None:
-            node, _ = self._fabric.add(raw, path)
-            node.description = (await self._ask(NodeDescription, path)).text
-            if node.isSwitch:
-                self.unclear = f"{node} is new"
-        elif not isSame(raw, node.raw):
+        if node is not None and not isSame(raw, node.raw):
             self.unclear = f"{node} is at two places"
             return
-        if number > node.numPorts or not number:
-            self.unclear = f"{node} reports that its port {number} is behind {port}"
+        if not 0 < number <= numPortsIn(raw):
+            self.unclear = f"{node or guid} reports that its port {number} is behind {port}"
             return
+        if node is None:
+            description = (await self._ask(NodeDescription, path)).text
+        else:
+            description = node.description
+        info = (await self._ask(PortInfo, path, number)).encode()
+        # Nothing was changed before the answers: meanwhile another refresh may remove nodes without links.
+        node, isNew = self._fabric.add(raw, path)
+        if isNew:
+            node.description = description
+            if node.isSwitch:
+                self.unclear = f"{node} is new"
         self._cut(port)
         here = node.port(number)
         self._cut(here)
         node.setPortGUID(number, GUID(portGUIDIn(raw)))
-        here.setInfo((await self._ask(PortInfo, path, number)).encode())
+        here.setInfo(info)
         self._fabric.link(port, here)
         self._relinked(port, here)
 

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 from typing import Any
 
+from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.fabric.managerwatch import ManagerWatch, RECENT_SECONDS, STILL_SECONDS
+from txrdma.fabric.model import Fabric
+from txrdma.fabric.refreshing import Refresh
 from txrdma.iba.types import GID, GUID, LID
 from txrdma.kit.rawfields import poke
 from txrdma.mad.layouts.messages import Notice
-from txrdma.mad.layouts.smp import PortInfo, SMInfo
+from txrdma.mad.layouts.smp import NodeDescription, PortInfo, SMInfo
 from txrdma.mad.layouts.traps import GIDDetails, LocalChangeDetails, Trap
 from txrdma.mad.layouts.values import SMState
 from txrdma.monitor.reading import changesigns
 from txrdma.monitor.reading.changesigns import MOST_UNPLANNED, UNPLANNED_SECONDS
 from txrdma.monitor.reading.settings import PollerSettings
+from txrdma.sim.fabric.model.nodes import SimulatedPort
 from txrdma.sim.nets.netfile import Net, parseNet
 from txrdma.test.support import slow
-from txrdma.test.support.mad.simulated import gmp, TWO_SWITCHES
+from txrdma.test.support.mad.simulated import FabricTestCase, gmp, names, TWO_SWITCHES
 from txrdma.test.unit.monitor.test_poller import PollerTestCase
 
 
@@ -157,6 +161,53 @@ class EventTests(PollerTestCase):
             self.fabric.heal("c")
             self.pump(300.0)
             self.assertEqual(self.poller.topologyWatch.missingNodes, {})
+
+
+class RefreshTests(FabricTestCase):
+    """Refreshes during which a host is moved or replaced."""
+
+    def refreshing(self, fabric: Fabric, *switches: str) -> Deferred[Refresh]:
+        """Refresh switches thoroughly."""
+        refresh = Refresh(self.agent, self.agent.port.endPort, fabric, 0.5, 0)
+
+        async def run() -> Refresh:
+            for name in switches:
+                await refresh.refresh(fabric.nodes[self.fabric.node(name).guid], isThorough=True)
+            await refresh.finish()
+            return refresh
+
+        return Deferred.fromCoroutine(run())
+
+    def test_meanwhile(self) -> None:
+        """A host that another refresh removes, before its new link is stored, is in the fabric again."""
+        fabric = self.sweep()
+        self.fabric.move("right", 1, "left", 7)
+        self.fabric.cut("d")
+        self.fabric.slow("c", 0.3)
+        first = self.refreshing(fabric, "left")
+        self.pump(0.45)  # c has answered once
+        self.assertTrue(self.answerTo(self.refreshing(fabric, "right"), 0.05).isRelinked)
+        self.assertEqual(names(fabric), ["a", "b", "left", "right"])
+        self.assertEqual(self.answerTo(first).unclear, "")
+        self.assertEqual(names(fabric), ["a", "b", "c", "left", "right"])
+        c = fabric.nodes[self.fabric.node("c").guid]
+        self.assertEqual([peer.description for peer in c.peers()], ["left"])
+
+    def test_replaced(self) -> None:
+        """If a new host at a known port does not answer further requests, a sweep is needed."""
+        fabric = self.sweep()
+        self.fabric.rename("c", GUID(b"replaced"))
+        usual = self.fabric.sma.answer
+        asked = NodeDescription.attributeID.to_bytes(2, "big")
+
+        def answer(port: SimulatedPort, datagram: bytes) -> bytearray | None:
+            isLost = datagram[16:18] == asked and port.node.identifier == "c"
+            return None if isLost else usual(port, datagram)
+
+        self.patch(self.fabric.sma, "answer", answer)
+        refresh = self.answerTo(self.refreshing(fabric, "right"))
+        self.assertIn("behind right", refresh.unclear)
+        self.assertNotIn(GUID(b"replaced"), fabric.nodes)
 
 
 class OtherPortTests(PollerTestCase):
