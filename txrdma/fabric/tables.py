@@ -19,15 +19,15 @@ from twisted.internet.defer import Deferred
 from txrdma.fabric.adaptive import AdaptiveTable, adaptiveTable, MELLANOX, UNKNOWN_ROUTES
 from txrdma.fabric.cables import Cable, moduleFindings, plain, readCables
 from txrdma.fabric.health import Finding, hasLink
-from txrdma.fabric.model import Fabric, Node, Port, PortKey
+from txrdma.fabric.model import Fabric, isSame, Node, Port, PortKey
 from txrdma.fabric.routing import linearTable
 from txrdma.fabric.texts import listed
 from txrdma.iba.path import MADEndPort
-from txrdma.iba.types import GUID
+from txrdma.iba.types import GUID, LID
 from txrdma.kit.rawfields import peek
 from txrdma.kit.strings import escapedText
 from txrdma.mad.errors import MADError, MADFailure
-from txrdma.mad.layouts.smp import PKeyTable, PortInfo, SLtoVLMappingTable
+from txrdma.mad.layouts.smp import NodeInfo, PKeyTable, PortInfo, SLtoVLMappingTable
 from txrdma.mad.paths import toLID
 from txrdma.mad.registers import readRegister, REFUSALS, REGISTERS, SYSTEM, SystemInfo
 from txrdma.mad.rpcs import RPCs
@@ -184,7 +184,20 @@ class TableSurvey:
     async def _run(self) -> Tables:
         nodes = [node for node in self._fabric.nodes.values() if node.lid]
         await self._rpcs.run(mqueue=(work for node in nodes for work in self._worksOf(node)))
+        lids = ((node, lid) for node in nodes for lid in {node.lid, *(end.lid for end in node.linked())})
+        await self._rpcs.run(mqueue=(ignoringFailure(self._verify(node, lid)) for node, lid in lids if lid))
         return self._tables
+
+    async def _verify(self, node: Node, lid: LID) -> None:
+        """Drop the tables of a node if another one has its LID now: they may be those of the other one."""
+        info = await self._rpcs.SubnGet(NodeInfo, toLID(self._endPort, lid))
+        if not isSame(info.encode(), node.raw):
+            tables = self._tables
+            for ofNodes in (tables.linear, tables.adaptive, tables.unknownAdaptive, tables.firmware):
+                ofNodes.pop(node.guid, None)
+            for ofPorts in (tables.pkeys, tables.lanes, tables.cables):
+                for number in range(node.numPorts + 1):
+                    ofPorts.pop((node.guid, number), None)
 
     def _worksOf(self, node: Node) -> Iterator[Any]:
         if node.isSwitch:

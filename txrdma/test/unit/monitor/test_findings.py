@@ -386,6 +386,23 @@ class SurveyTests(PollerTestCase):
         self.pump(1200.0)
         self.assertEqual(self.output(), [("cleared", "module-hot", "left")])
 
+    def test_otherLIDs(self) -> None:
+        """Tables that nodes have read while LIDs were assigned anew are not attributed to other nodes."""
+        self.fabric.haveModule("left", 3, serialNumber=b"LEFT".ljust(16))
+        self.fabric.haveModule("right", 3, serialNumber=b"RIGHT".ljust(16))
+        self.started()
+        self.pump(1019.99)
+        self.assertEqual(self.surveyor.surveys, 1)
+        self.fabric.wire.latencySeconds = 0.01
+        self.pump(0.02)
+        one, other = self.fabric.port("left", 0), self.fabric.port("right", 0)
+        one.lid, other.lid = other.lid, one.lid
+        self.fabric.manage("d")
+        self.pump(1200.0)
+        self.assertEqual((self.output(), self.surveyor.surveys), ([], 3))
+        serials = [self.poller.cables.cables[self.portKey(name, 3)].serial for name in ("left", "right")]
+        self.assertEqual(serials, ["LEFT", "RIGHT"])
+
     def test_changed(self) -> None:
         """A survey that a reload of the configuration ends is begun again soon."""
         patched = self.patch(surveyor, "routeFindings", lambda *args: Deferred())
