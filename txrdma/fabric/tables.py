@@ -41,7 +41,13 @@ _PIECE: Final = 1000
 """Number of links, and of cables, that are checked between two pauses."""
 
 _MOST_FAILURES: Final = 3
-"""Consecutive missing answers after which a node is no longer queried."""
+"""Consecutive missing answers after which a node is queried rarely."""
+
+_RESTED_SURVEYS: Final = 96
+"""Surveys in which such a node is not queried until it is queried once more: a day by default."""
+
+_REFUSED: Final = 1 << 30
+"""Number that stands for a refusal, after which a node is not queried again."""
 
 _FIRMWARE: Final = "firmware"
 _CABLES: Final = "cables"
@@ -103,6 +109,7 @@ class Tables:
 class UnableNodes:
     """
     Nodes that do not answer a query of their vendor: they have refused it once, or ignored it several times.
+    The latter are queried again rarely, since their answers may have been lost.
     """
 
     def __init__(self) -> None:
@@ -115,16 +122,24 @@ class UnableNodes:
     def failed(self, guid: GUID, query: str, error: MADFailure) -> None:
         """Record that a node did not answer a query, or refused it."""
         isRefusal = isinstance(error, MADError) and error.status in REFUSALS
-        self._failures[guid, query] += _MOST_FAILURES if isRefusal else 1
+        self._failures[guid, query] += _REFUSED if isRefusal else 1
 
     def answered(self, guid: GUID, query: str) -> None:
         """Record that a node answered."""
         self._failures.pop((guid, query), None)
 
     def retain(self, known: Collection[GUID]) -> None:
-        """Forget nodes that are no longer in the fabric: they may return with other firmware."""
-        for key in [key for key in self._failures if key[0] not in known]:
-            del self._failures[key]
+        """
+        End a survey: forget nodes that are no longer in the fabric, since they may return with other
+        firmware.
+        """
+        for key, times in list(self._failures.items()):
+            if key[0] not in known:
+                del self._failures[key]
+            elif _MOST_FAILURES + _RESTED_SURVEYS <= times < _REFUSED:
+                self._failures[key] = _MOST_FAILURES - 1
+            elif times >= _MOST_FAILURES:
+                self._failures[key] += 1
 
 
 async def firmwareOf(rpcs: RPCs, endPort: MADEndPort, node: Node) -> Firmware:

@@ -191,6 +191,22 @@ class CableTests(FabricTestCase):
             self.assertEqual(unable.isUnable(guid, "firmware"), number >= 3)
             self.survey(unable)
 
+    def test_silentForAWhile(self) -> None:
+        """A node whose answers were lost is queried again later, once if it is still silent."""
+        self.patch(tables, "_RESTED_SURVEYS", 5)
+        b = self.fabric.node("b")
+        usual, b.generalInfo = b.generalInfo, b""
+        unable, known = UnableNodes(), {b.guid}
+        asked = []
+        for number in range(20):
+            asked.append(not unable.isUnable(b.guid, "firmware"))
+            if number == 10:
+                b.generalInfo = usual
+            found = b.guid in self.survey(unable).firmware
+            unable.retain(known)
+        self.assertEqual((asked[:3], sum(asked[3:10])), ([True] * 3, 1))
+        self.assertTrue(found)
+
 
 class WatchTests(FabricTestCase):
     """Cables that are exchanged."""
