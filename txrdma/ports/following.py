@@ -179,8 +179,10 @@ class EndPortWatcher:
 
     def poll(self) -> None:
         """Read all devices now, and again shortly after: a change may be in progress."""
-        self._poll()
-        self._schedule((*_REPEATED_POLLS, self._interval))
+        try:
+            self._poll()
+        finally:
+            self._schedule((*_REPEATED_POLLS, self._interval))
 
     def stop(self) -> None:
         """Stop watching. Idempotent."""
@@ -200,9 +202,11 @@ class EndPortWatcher:
 
     def _scheduledPoll(self) -> None:
         self._calls = [call for call in self._calls if call.active()]
-        self._poll()
-        if not self._calls:
-            self._schedule((self._interval,))
+        try:
+            self._poll()
+        finally:
+            if not self._calls:
+                self._schedule((self._interval,))
 
     def _cancel(self) -> None:
         calls, self._calls = self._calls, []

@@ -132,7 +132,11 @@ class _Folder:
         self._checkThere()
 
     def _checkThere(self) -> None:
-        if not self._path.is_dir():
+        try:
+            isThere = self._path.is_dir()
+        except OSError as error:  # such as ENOMEM
+            raise DeviceUnavailable(f"the RDMA {self._kind} {self.name}: {advised(error)}") from error
+        if not isThere:
             raise DeviceUnavailable(f"the RDMA {self._kind} {self.name} no longer exists")
 
     def _parsed(self, name: str, parse: Callable[[str], _T], otherwise: _T) -> _T:

@@ -6,13 +6,16 @@ import errno
 import os
 import shutil
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import cast
+from unittest.mock import Mock
 
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import DeviceUnavailable
 from txrdma.iba.types import GID
 from txrdma.iba.verbs import GIDEntry, GIDType, PortState
+from txrdma.ports import following
 from txrdma.ports import sysfs as sysfsModule
 from txrdma.ports.following import (
     Change,
@@ -186,6 +189,30 @@ class FollowingTests(SynchronousTestCase):
             isReached = calls.count >= number
             self.assertEqual(self.received, [], calls.failed)
         self.assertGreater(number, 15)
+
+    def test_noMemory(self) -> None:
+        """While the kernel has no memory to look devices up, nothing is reported; later changes are."""
+        self.network.isAvailable = False
+        self.follow()
+        failing = Mock(side_effect=OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)))
+        patched = self.patch(Path, "is_dir", failing)
+        self.reactor.advance(INTERVAL)
+        patched.restore()
+        self.assertEqual((failing.called, self.taken()), (True, []))
+        self.sysfs.write(f"{PORT}/lid", "0x9")
+        self.reactor.advance(INTERVAL)
+        self.assertEqual(self.taken(), [RDMAPortChanged("mlx5_0", 1, "lid", 7, 9)])
+
+    def test_exception(self) -> None:
+        """An exception while devices are read does not end the polls."""
+        self.network.isAvailable = False
+        self.follow()
+        patched = self.patch(following, "devices", Mock(side_effect=ZeroDivisionError))
+        self.assertRaises(ZeroDivisionError, self.reactor.advance, INTERVAL)
+        patched.restore()
+        self.sysfs.write(f"{PORT}/lid", "0x9")
+        self.reactor.advance(INTERVAL)
+        self.assertEqual(self.taken(), [RDMAPortChanged("mlx5_0", 1, "lid", 7, 9)])
 
     def test_withoutNetwork(self) -> None:
         """Without notices, changes are detected later."""
