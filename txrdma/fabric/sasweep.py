@@ -86,7 +86,7 @@ class SASweep(RecordSweep):
         return self._schedule.run(self._run())
 
     async def _run(self) -> Fabric:
-        tables: dict[type[Record], list[Any]] = {kind: [] for kind in _TABLES}
+        tables: dict[type[Record], list[Any]] = {}
         done = count(1)
 
         async def read(kind: type[Record]) -> None:
@@ -102,12 +102,13 @@ class SASweep(RecordSweep):
 
         await self._schedule.mqueue(read(kind) for kind in _TABLES)
         handlers: tuple[Callable[[Any], None], ...] = (self._node, self._link, self._port, self._switch)
-        for take, records in zip(handlers, tables.values(), strict=True):
-            for record in records:
+        for take, kind in zip(handlers, _TABLES, strict=True):
+            for record in tables.get(kind, ()):
                 take(record)
-        if tables[PortInfoRecord]:
+        # An empty table lacks all records.
+        if PortInfoRecord in tables:
             self.fabric.problems += missingPorts(self.fabric)
-        if tables[LinkRecord]:
+        if LinkRecord in tables:
             self.fabric.problems += missingLinks(self.fabric, tables[LinkRecord])
         return self.fabric
 

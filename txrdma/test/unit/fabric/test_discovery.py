@@ -210,7 +210,7 @@ class ContradictionTests(FabricTestCase):
 
     def test_duplicateLID(self) -> None:
         fabric = self.swept(NodeRecord=[node(0x10, 1), node(0x20, 1)])
-        self.assertEqual(self.kinds(fabric), ["duplicate-lid"])
+        self.assertEqual(self.kinds(fabric), ["duplicate-lid", "incomplete"])
         self.assertEqual(len(fabric.nodes), 2)
 
     def test_unknownEnds(self) -> None:
@@ -223,13 +223,13 @@ class ContradictionTests(FabricTestCase):
     def test_twoPeers(self) -> None:
         links = [LinkRecord(fromLID=LID(1), fromPort=1, toPort=1, toLID=LID(lid)) for lid in (2, 3)]
         fabric = self.swept(NodeRecord=[node(16 * lid, lid) for lid in (1, 2, 3)], LinkRecord=links)
-        self.assertEqual(self.kinds(fabric), ["contradiction", "incomplete"])
+        self.assertEqual(self.kinds(fabric), ["contradiction", *["incomplete"] * 2])
 
     def test_refusedTable(self) -> None:
         refused = MADError(RPCS["SubnAdmGetTable"], IBPath(), 0x0700, b"", b"")
         silent = MADTimeoutError("no answer", RPCS["SubnAdmGetTable"], IBPath())
         fabric = self.swept(NodeRecord=[node(0x10, 1)], LinkRecord=refused, SwitchInfoRecord=silent)
-        self.assertEqual(self.kinds(fabric), ["refused", "unreachable"])
+        self.assertEqual(self.kinds(fabric), ["refused", "unreachable", "incomplete"])
         sweep = SASweep(Administration(NodeRecord=refused))
         self.failureResultOf(sweep.run(), MADError)
 
@@ -543,6 +543,11 @@ class CutTablesTests(FaultTestCase):
         agent = self.cut(PortInfoRecord, lambda record: record.portNum < 3)
         texts = self.texts(SASweep(agent))
         self.assertIn("table of ports lacks some: left", texts[0])
+
+    def test_empty(self) -> None:
+        """An empty table is a problem, too."""
+        for kind, text in ((LinkRecord, "table of links lacks"), (PortInfoRecord, "table of ports lacks")):
+            self.assertIn(text, self.texts(SASweep(self.cut(kind, lambda record: False)))[0])
 
 
 class FDR10Tests(FaultTestCase):
