@@ -11,7 +11,7 @@ import errno
 import os
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
@@ -150,9 +150,14 @@ class HostNetwork:
         Return the interface that has this IP address; None without one.
 
         @raise ValueError: the text is not an IP address.
-        @raise DeviceUnavailable: the view is closed, or the kernel does not answer.
+        @raise DeviceUnavailable: the view is closed, the kernel does not answer, or the interface was not
+            found while others changed all the time.
         """
-        return netlink.interfaceOf(address, *self._dumps())
+        links, addresses = self._dumps()
+        found = netlink.interfaceOf(address, links, addresses)
+        if found is None and (_isInterrupted(links) or _isInterrupted(addresses)):
+            raise DeviceUnavailable("netlink does not list all interfaces, since they change all the time")
+        return found
 
     def interface(self, name: str) -> NetworkInterface | None:
         """Return the interface with this name; None without one."""
@@ -227,7 +232,7 @@ class HostNetwork:
             sequence = next(self._sequence) & 0xFFFFFFFF
             self._querySocket.sendto(netlink.dumpRequest(kind, sequence), (0, 0))
             found = list(self._answer(sequence))
-            if not any(message.flags & netlink.INTERRUPTED for message in found):
+            if not _isInterrupted(found):
                 break
         return found
 
@@ -295,6 +300,11 @@ class _Reader:
 
     def close(self) -> None:
         self._socket.close()
+
+
+def _isInterrupted(messages: Iterable[NetlinkMessage]) -> bool:
+    """Return whether messages may be missing in a dump, as there were changes meanwhile."""
+    return any(message.flags & netlink.INTERRUPTED for message in messages)
 
 
 def _isOfRDMA(datagram: bytes) -> bool:

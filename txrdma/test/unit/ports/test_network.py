@@ -25,6 +25,7 @@ from txrdma.ports.netlink import (
     interfacesFrom,
     interfaceWith,
     NetlinkMessage,
+    NetworkInterface,
     parseEvent,
 )
 from txrdma.ports.network import HostNetwork, INetworkReactor
@@ -208,6 +209,22 @@ class HostNetworkTests(SynchronousTestCase):
         self.asking.answers[netlink.GETLINK][0][0] = bytes(broken)
         self.assertEqual([each.index for each in self.network.interfaces()], [1, 2, 3])
         self.assertEqual(self.asking.answers[netlink.GETLINK], [])
+
+    def test_alwaysInterrupted(self) -> None:
+        """An address that is not in dumps which changes always interrupt may exist: no answer is given."""
+        addresses = bytearray(recorded("addresses")[0])
+        struct.pack_into("=H", addresses, 6, netlink.INTERRUPTED | 2)
+        dump = [bytes(addresses), *recorded("addresses")[1:]]
+
+        def found(address: str) -> NetworkInterface | None:
+            self.answer()
+            self.asking.answers[netlink.GETADDR] = [list(dump) for _ in range(5)]
+            return self.network.interfaceOf(address)
+
+        interface = found("127.0.0.1")
+        assert interface is not None
+        self.assertEqual(interface.name, "lo")
+        self.assertRaises(DeviceUnavailable, found, "203.0.113.1")
 
     def test_otherMessages(self) -> None:
         """Messages of other processes and answers to earlier requests are ignored."""
