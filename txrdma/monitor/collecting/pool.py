@@ -12,8 +12,9 @@ fabric. A collector to which no node answers, while some answer the monitor, is 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count
+from math import inf
 from typing import Any, Final, NamedTuple
 
 from zope.interface import implementer
@@ -57,6 +58,14 @@ MISSING_SECONDS: Final = 30.0
 _MOST_CONTRADICTIONS: Final = 3
 """Nodes that answer the monitor, and in a row not the collector, after which it is disconnected."""
 
+Contradict = Callable[[], object]
+"""Called if a node answers this process, which has not answered its collector."""
+
+
+def _accept() -> None:
+    """Do nothing: other nodes answered the collector meanwhile, so it was this node that did not."""
+
+
 _INDICES: Final = {(rpc, kind.attributeID): index for index, (rpc, kind) in enumerate(wire.READABLE)}
 
 
@@ -65,16 +74,16 @@ class CollectedCall(Call):
 
     __slots__ = ()
 
-    def collected(self, ports: Sequence[bytes | int], isSilent: bool) -> None:
+    def collected(self, ports: Sequence[bytes | int], contradict: Contradict | None) -> None:
         """
         Process the result of L{CollectorPool.issueSeries}; other failures call C{failed}.
 
         @param ports: attributes of each port that was read, or the MAD status of the node's refusal.
-        @param isSilent: whether the node did not answer for the next port.
+        @param contradict: None if all ports were read; the node did not answer for the next one.
         """
         raise NotImplementedError
 
-    def silent(self, error: MADTimeoutError) -> None:
+    def silent(self, error: MADTimeoutError, contradict: Contradict) -> None:
         """Process the result of L{CollectorPool.issue} that the node did not answer its collector."""
         self.failed(error)
 
@@ -107,8 +116,8 @@ class _Link(MessageConnection):
         self._identifiers = count(1)
         self._requests: list[PortsRequest] = []
         self._flushing, self._watching = Timer(collector.reactor), Timer(collector.reactor)
-        self._received = 0
-        self._contradictions = 0
+        self._received = self._contradictions = 0
+        self._receivedAt = self._heardAt = -inf
 
     def issue(self, asked: _PendingCall) -> None:
         """Make a call now or later."""
@@ -136,6 +145,7 @@ class _Link(MessageConnection):
 
     def messageReceived(self, message: bytes) -> None:
         self._received += 1
+        self._receivedAt = self._collector.reactor.seconds()
         for result in wire.decodeResults(message):
             self._complete(result)
 
@@ -179,20 +189,27 @@ class _Link(MessageConnection):
             self._collector.pool.late += self._collector.pool.retries + 1
         if ports:
             self._contradictions = 0
+            self._heardAt = self._receivedAt
             self._collector.isDeaf = False
         if asked.isSeries:
-            call.collected(ports, isSilent)
+            call.collected(ports, self._contradict() if isSilent else None)
         elif not ports:
-            call.silent(MADTimeoutError(f"{name}: no answer to the collector", call.rpc, path))
+            error = MADTimeoutError(f"{name}: no answer to the collector", call.rpc, path)
+            call.silent(error, self._contradict())
         elif isinstance(ports[0], int):
             call.failed(MADError(call.rpc, path, ports[0], b"", b""))
         else:
             call.answered(call.kind.decode(ports[0], 0))
 
-    def contradicted(self) -> None:
+    def _contradict(self) -> Contradict:
+        """Return what to call if a silent node answers this process: it may have been away for a moment."""
+        isHeard = self._receivedAt - self._heardAt < self._collector.pool.silentSeconds
+        return _accept if isHeard else self._contradicted
+
+    def _contradicted(self) -> None:
         """Count a node that did not answer the collector, but this process; end if there are several."""
         self._contradictions += 1
-        if self._contradictions == _MOST_CONTRADICTIONS:
+        if self._contradictions == _MOST_CONTRADICTIONS and self._collector.link is self:
             self._collector.isDeaf = True
             self.end("nodes that answer this process do not answer the collector")
 
@@ -323,9 +340,14 @@ class CollectorPool:
                 link.transport.abortConnection()
 
     @property
+    def silentSeconds(self) -> float:
+        """The longest time until a node is silent: after BUSY a call pauses as long as its retries take."""
+        return 2 * self.timeoutSeconds * (self.retries + 1)
+
+    @property
     def mostSeconds(self) -> float:
-        """The longest time without a result: after BUSY a call pauses as long as its retries take."""
-        return 2 * self.timeoutSeconds * (self.retries + 1) + GRACE_SECONDS
+        """The longest time without a result."""
+        return self.silentSeconds + GRACE_SECONDS
 
     @property
     def port(self) -> IMADPort:
@@ -367,12 +389,6 @@ class CollectorPool:
             indices = bytes(_INDICES[call.rpc.name, each] for each in attributes)
             links[path.dlid % len(links)].issue(_PendingCall(call, path, indices, ports, isSeries))
         return bool(links)
-
-    def contradicted(self, path: IBPath) -> None:
-        """Record that a node answers this process, which has not answered its collector."""
-        links = self._links
-        if links:
-            links[path.dlid % len(links)].contradicted()
 
     def findings(self) -> list[Finding]:
         """Return findings about missing collectors."""

@@ -36,7 +36,7 @@ from txrdma.mad.layouts.attributes import Attribute, RPCS
 from txrdma.mad.layouts.messages import ClassPortInfo
 from txrdma.mad.layouts.smp import NodeInfo, PortInfo
 from txrdma.mad.paths import toLID
-from txrdma.monitor.collecting.pool import CollectedCall, CollectorPool
+from txrdma.monitor.collecting.pool import CollectedCall, CollectorPool, Contradict
 from txrdma.monitor.diagnosis.thresholds import ErrorThresholds
 from txrdma.monitor.reading.attributes import kindOf, ReadingKind
 from txrdma.monitor.reading.fec import NO_ATTRIBUTE
@@ -78,11 +78,12 @@ class _Visit(CollectedCall):
     @ivar doubted: ports whose readings count only if the node is still at their LID.
     @ivar states: ports whose states remain to be read.
     @ivar asking: the outstanding request: the visit itself, or one for a state or the identity.
-    @ivar isOurs: this process makes the requests, because the node has not answered its collector.
+    @ivar contradict: called if the node answers; None unless this process makes the requests, because the
+        node has not answered its collector.
     """
 
     __slots__ = (
-        *("asking", "at", "doubted", "guid", "isOurs", "part", "pending", "reader", "reading", "state"),
+        *("asking", "at", "contradict", "doubted", "guid", "part", "pending", "reader", "reading", "state"),
         *("states", "stops", "values", "version"),
     )
 
@@ -100,7 +101,7 @@ class _Visit(CollectedCall):
         self.states: list[tuple[Port, IBPath]] = []
         self.state = _SubnGet(self, _RAW_PORT_INFO, reader._stated)
         self.asking: CollectedCall = self
-        self.isOurs = False
+        self.contradict: Contradict | None = None
 
     def answered(self, answer: Any) -> None:
         self.reader._answered(self, answer)
@@ -109,11 +110,11 @@ class _Visit(CollectedCall):
         """Continue after a refusal; end the visit of a silent node."""
         self.reader._failed(self, error)
 
-    def collected(self, ports: Sequence[bytes | int], isSilent: bool) -> None:
-        self.reader._collected(self, ports, isSilent)
+    def collected(self, ports: Sequence[bytes | int], contradict: Contradict | None) -> None:
+        self.reader._collected(self, ports, contradict)
 
-    def silent(self, error: MADTimeoutError) -> None:
-        self.reader._silent(self)
+    def silent(self, error: MADTimeoutError, contradict: Contradict) -> None:
+        self.reader._silent(self, contradict)
 
     def lost(self) -> None:
         """Continue the visit without the collector that was lost."""
@@ -358,7 +359,7 @@ class CounterReader:
         """Begin a visit, or continue it after a collector is lost."""
         visit.asking = visit
         visit.part = 0
-        visit.isOurs = False
+        visit.contradict = None
         self._continue(visit)
 
     def _lost(self, visit: _Visit) -> None:
@@ -377,7 +378,7 @@ class CounterReader:
         kind = visit.reading
         if kind is None:
             visit.kind, visit.content = ClassPortInfo, b""
-        elif not visit.isOurs and self._isCollected(visit, kind, stop.path):
+        elif visit.contradict is None and self._isCollected(visit, kind, stop.path):
             return
         else:
             requests = stop.requests
@@ -390,7 +391,7 @@ class CounterReader:
     def _issue(self, visit: _Visit, call: CollectedCall, path: IBPath) -> None:
         """Make a call of a visit."""
         collectors = self._collectors
-        agent = collectors.agent if visit.isOurs and collectors is not None else self._agent
+        agent = self._agent if collectors is None or visit.contradict is None else collectors.agent
         agent.issue(call, path, self._settings.timeoutSeconds, RETRIES)
 
     def _isCollected(self, visit: _Visit, kind: ReadingKind, path: IBPath) -> bool:
@@ -402,7 +403,7 @@ class CounterReader:
         return self._collectors.issueSeries(visit, path, kind.attributes, numbers)
 
     @_step
-    def _collected(self, visit: _Visit, ports: Sequence[bytes | int], isSilent: bool) -> None:
+    def _collected(self, visit: _Visit, ports: Sequence[bytes | int], contradict: Contradict | None) -> None:
         """Store the readings of a collector."""
         kind = visit.reading
         assert kind is not None  # it was known when the collector was asked
@@ -413,17 +414,16 @@ class CounterReader:
             elif (meter := self.meters.get(visit.pending[visit.at].portKey)) is not None:
                 meter.missed()
             visit.at += 1
-        if isSilent:
-            visit.isOurs = True
-        if isSilent or ports:
+        visit.contradict = contradict
+        if contradict is not None or ports:
             self._continue(visit)
         else:
             self._unanswered(visit, isRefusal=False)
 
     @_step
-    def _silent(self, visit: _Visit) -> None:
+    def _silent(self, visit: _Visit, contradict: Contradict) -> None:
         """Make the request that a node has not answered its collector."""
-        visit.isOurs = True
+        visit.contradict = contradict
         self._ask(visit)
 
     @_step
@@ -458,8 +458,8 @@ class CounterReader:
             if times >= SILENT_TIMES:
                 self._thresholds.restarted(guid, self._seconds())
             self.backOff.answered(guid)
-        if visit.isOurs and self._collectors is not None:
-            self._collectors.contradicted(visit.pending[-1].path)
+        if visit.contradict is not None:
+            visit.contradict()
         self._settle(visit)
 
     def _settle(self, visit: _Visit) -> None:

@@ -37,6 +37,8 @@ from txrdma.monitor.collecting.pool import CollectorPool
 from txrdma.monitor.reading.poller import DEFAULT_RULES
 from txrdma.monitor.reading.settings import PollerSettings
 from txrdma.sim.clock import SimulatedClock
+from txrdma.sim.nets.fattree import fatTree
+from txrdma.sim.nets.netfile import Net
 from txrdma.test.support.mad.simulated import FabricTestCase
 from txrdma.test.unit.monitor import test_poller
 
@@ -332,6 +334,46 @@ class PoolTests(CollectingTestCase):
         self.successResultOf(stopped)
         self.assertFalse([each for each in self.endpoints.values() if each.isConnected])
         self.assertFalse([each for agent in self.agents for each in agent._core._open])
+
+
+class ContradictionTests(CollectingTestCase):
+    """Collectors of a larger fabric, whose answers come one after the other."""
+
+    at = "h00000"
+    collectors = ("h00005", "h00006", "h00007")
+    options = {"latencySeconds": 0.001, "jitterSeconds": 0.005}
+    settings = PollerSettings(sweepSeconds=3600.0)
+
+    def net(self) -> Net:
+        return fatTree(64)
+
+    def lost(self) -> set[str]:
+        """Return the collectors to which the connection was lost."""
+        return {name for name, endpoint in self.endpoints.items() if len(endpoint.pipes) > 1}
+
+    def test_others(self) -> None:
+        """Nodes that do not answer a collector whose link is down contradict no other one."""
+        self.started(65.0)
+        self.fabric.cut("h00006")
+        self.pump(300.0)
+        self.assertEqual(self.lost(), {"h00006"})
+        raised = {(kind, where) for what, kind, where in self.output() if what == "raised"}
+        self.assertEqual(raised, {("collector-missing", "h00006"), ("node-gone", "h00006")})
+
+    def test_return(self) -> None:
+        """Nodes that were away for a moment contradict no collector that others answered meanwhile."""
+        self.started(65.0)
+        hosts = [name for name, node in self.fabric.nodes.items() if not node.isSwitch]
+        hosts = [name for name in hosts if name not in (self.at, *self.collectors)][:40]
+        while not self.poller.rounds.isRunning:
+            self.pump(0.001)
+        for name in hosts:
+            self.fabric.silence(name)
+        self.pump(self.pool.timeoutSeconds * 3 + 0.004)
+        for name in hosts:
+            self.fabric.revive(name)
+        self.pump(60.0)
+        self.assertEqual((self.lost(), self.output()), (set(), []))
 
 
 class OtherKeyTests(CollectingTestCase):
