@@ -6,8 +6,9 @@ sends them in batches, up to a limit of outstanding ones. If a collector is lost
 longer than an answer may take, its calls are returned, and the reader makes them again. Without any collector
 the monitor makes the calls itself.
 
-The reader also asks nodes itself that a collector reports as silent: its host may have lost its link to the
-fabric. A collector to which no node answers, while some answer the monitor, is disconnected for a while.
+The reader also asks nodes itself for which a collector has no answer: its host may have lost its link to the
+fabric, or cannot send. A collector to which no node answers, while some answer the monitor, is disconnected
+for a while.
 """
 
 from __future__ import annotations
@@ -27,7 +28,6 @@ from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from txrdma.error import WireError
 from txrdma.fabric.health import Finding
 from txrdma.iba.path import IBPath
 from txrdma.interfaces import IMADPort
@@ -37,7 +37,7 @@ from txrdma.kit.proofs import ProvedClientEndpoint
 from txrdma.kit.strings import escaped
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.core.transactions import Call
-from txrdma.mad.errors import MADClassError, MADError, MADTimeoutError
+from txrdma.mad.errors import MADError, MADTimeoutError
 from txrdma.monitor.collecting import wire
 from txrdma.monitor.collecting.connection import MessageConnection
 from txrdma.monitor.collecting.wire import PortsRequest, PortsResult
@@ -76,15 +76,16 @@ class CollectedCall(Call):
 
     def collected(self, ports: Sequence[bytes | int], contradict: Contradict | None) -> None:
         """
-        Process the result of L{CollectorPool.issueSeries}; other failures call C{failed}.
+        Process the result of L{CollectorPool.issueSeries}.
 
         @param ports: attributes of each port that was read, or the MAD status of the node's refusal.
-        @param contradict: None if all ports were read; the node did not answer for the next one.
+        @param contradict: None if all ports were read; else there is no usable answer for the next one, for
+            which the collector may be the reason.
         """
         raise NotImplementedError
 
     def silent(self, error: MADTimeoutError, contradict: Contradict) -> None:
-        """Process the result of L{CollectorPool.issue} that the node did not answer its collector."""
+        """Process the result of L{CollectorPool.issue} that the collector has no usable answer."""
         self.failed(error)
 
     def lost(self) -> None:
@@ -175,16 +176,9 @@ class _Link(MessageConnection):
             self._fill()
             size = sum(wire.READABLE[index][1].size for index in asked.attributes)
             ports = wire.decodePorts(size, len(asked.ports), result.content) if isRead else []
-        except WireError as error:
-            call.failed(MADClassError(str(error), call.rpc, path))
-            raise
         except BaseException:
             self._open[result.identifier] = asked  # connectionLost returns it
             raise
-        if not isRead:
-            text = escaped(result.content.decode("utf-8", "replace"))
-            call.failed(MADClassError(f"{name}: {text}", call.rpc, path))
-            return
         if isSilent:
             self._collector.pool.late += self._collector.pool.retries + 1
         if ports:
@@ -192,10 +186,10 @@ class _Link(MessageConnection):
             self._heardAt = self._receivedAt
             self._collector.isDeaf = False
         if asked.isSeries:
-            call.collected(ports, self._contradict() if isSilent else None)
+            call.collected(ports, None if result.kind == wire.COMPLETE else self._contradict())
         elif not ports:
-            error = MADTimeoutError(f"{name}: no answer to the collector", call.rpc, path)
-            call.silent(error, self._contradict())
+            why = "no answer to the collector" if isRead else result.content.decode("utf-8", "replace")
+            call.silent(MADTimeoutError(f"{name}: {escaped(why)}", call.rpc, path), self._contradict())
         elif isinstance(ports[0], int):
             call.failed(MADError(call.rpc, path, ports[0], b"", b""))
         else:

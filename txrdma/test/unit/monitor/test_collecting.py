@@ -23,7 +23,7 @@ from twisted.internet.testing import StringTransport
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.error import WireError
+from txrdma.error import ResourceExhausted, WireError
 from txrdma.fabric.health import locatedFindings
 from txrdma.iba.path import IBPath
 from txrdma.kit.delayedcalls import READ_SECONDS
@@ -284,12 +284,25 @@ class PoolTests(CollectingTestCase):
         self.patch(wire, "encodeResults", longer)
         self.pump(25.0)
         self.assertGreater(self.poller.statistics.turns, turns)
+        self.pump(300.0)
+        self.assertEqual((self.poller.statistics.silences, self.output()), (0, []))
+
+    def test_unableCollector(self) -> None:
+        """A collector that cannot send makes no node silent: the monitor asks them, and disconnects it."""
+        self.startGrowing()
+        full = ResourceExhausted("the kernel's buffers are full")
+        self.patch(self.agents[1], "issue", lambda call, path, seconds, retries: call.failed(full))
+        self.pump(300.0)
+        self.counted()
+        self.assertEqual(self.poller.statistics.silences, 0)
+        self.assertEqual(self.output(), [("raised", "collector-missing", "c")])
 
     def test_controlCharacters(self) -> None:
         """The text of a collector about a failed call has no control characters in the error."""
         errors: list[Exception] = []
         known: Any = SimpleNamespace(reactor=self.clock, pool=self.pool)
-        call: Any = SimpleNamespace(rpc=SimpleNamespace(name="PerformanceGet"), failed=errors.append)
+        call: Any = SimpleNamespace(rpc=SimpleNamespace(name="PerformanceGet"))
+        call.silent = lambda error, contradict: errors.append(error)
         link = pool._Link(known)
         link._open[5] = pool._PendingCall(call, IBPath(), b"\0", b"\1", False)
         link._complete(wire.PortsResult(5, wire.FAILED, b"no\x1b[2J\n\xff"))
