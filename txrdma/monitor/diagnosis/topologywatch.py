@@ -82,6 +82,7 @@ class TopologyWatch:
         self.missingNodes: dict[GUID, Absence] = {}
         self.missingLinks: dict[Link, Absence] = {}
         self._hung: dict[GUID, list[Port]] = {}
+        self._unreached: set[GUID] = set()
         self.lost: set[Link] = set()
         self.came: set[Link] = set()
         self.changes = 0
@@ -249,25 +250,30 @@ class TopologyWatch:
             for key in shortest[:excess]:
                 del gone[key]
 
-    def swept(self, fabric: Fabric) -> None:
+    def swept(self, fabric: Fabric, silent: Collection[str] = ()) -> None:
         """
-        Record which missing nodes have links in the fabric of a whole sweep, which did not reach them.
+        Record which missing nodes have links in the fabric of two whole sweeps, which did not reach them: the
+        local link may have been down during a part of one.
 
         Until the next one, a link that comes up is that of a node which is not asked yet.
+
+        @param silent: GUIDs of nodes that are reported as silent, as text: one sweep is enough for these.
         """
-        self._hung = {}
+        hung: dict[GUID, list[Port]] = {}
         for link in self.missingLinks:
             for (guid, _number), (peer, number) in (link, link[::-1]):
                 port = fabric.portAt(peer, number)
                 if guid in self.missingNodes and port is not None and port.peer is None and hasLink(port):
-                    self._hung.setdefault(guid, []).append(port)
+                    hung.setdefault(guid, []).append(port)
+        before, self._unreached = self._unreached, set(hung)
+        self._hung = {guid: ports for guid, ports in hung.items() if guid in before or str(guid) in silent}
 
     def missingAt(self) -> dict[PortKey, Link]:
         """Return the missing links by each of their two ports."""
         return {end: link for link in self.missingLinks for end in link}
 
     def silent(self) -> list[Finding]:
-        """Return findings about nodes that a sweep did not reach, although they have links."""
+        """Return findings about nodes that two sweeps did not reach, although they have links."""
         hung = {guid: ports for guid, ports in self._hung.items() if guid in self.missingNodes}
         behind = _behind(causesOfLoss(self.missingNodes, self.missingLinks)) if hung else {}
         found = []

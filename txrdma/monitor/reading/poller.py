@@ -441,7 +441,8 @@ class FabricPoller:
         self._areLIDsDoubtful = False
         self._linkIsUp()
         await self._nodesChanged(self.sweeps, fabric, now)
-        self.topologyWatch.swept(fabric)
+        silent = {key.location for key in self.findings.log.open if key.kind == "node-silent"}
+        self.topologyWatch.swept(fabric, silent)
         with self.sweeps.step("checking the fabric"):
             self.findings.report(_SWEEP, self._withCauses(await self._checked(fabric)))
         if isFirst:

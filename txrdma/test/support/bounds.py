@@ -209,7 +209,7 @@ BOUNDS: Final = {
     "monitor.diagnosis.cablemoves.MOST_FAULTS": "monitor.CableMoves._faults",
     "monitor.diagnosis.findinglog.MOST_CLEARED": "monitor.FindingLog._closed,_returning",
     "monitor.diagnosis.topologywatch.MOST_GONE": """
-        monitor.TopologyWatch.missingNodes,missingLinks,_hung monitor.WhatIf._links,_gone""",
+        monitor.TopologyWatch.missingNodes,missingLinks,_hung,_unreached monitor.WhatIf._links,_gone""",
     "monitor.diagnosis.findinglog.MOST_COMMENTS": "monitor.Entry.comments",
     "monitor.events.notificationqueue.MOST_ALERTS": """
         monitor.NotificationQueue._waiting,_repeated monitor.Notifier._due

@@ -546,6 +546,18 @@ class PollerTests(PollerTestCase):
         self.assertEqual(self.output(), [("cleared", "no-link", "a")])
         self.assertEqual(self.rate("left", 2), 0.0)
 
+    def test_unreachedOnce(self) -> None:
+        """A node with a link that one sweep does not reach is not reported: datagrams are lost."""
+        self.started(65.0)
+        self.fabric.silence("c")
+        self.poller.sweeps.runNow()
+        while self.poller.sweeps.isRunning:
+            self.pump(0.1)
+        self.fabric.revive("c")
+        self.assertIn(self.fabric.node("c").guid, self.poller.topologyWatch.missingNodes)
+        self.pump(60.0)
+        self.assertEqual(self.output(), [])
+
     def test_duringSweep(self) -> None:
         """A sweep that failed because of the local port is repeated when the port is back."""
         self.fabric.wire.latencySeconds = 0.1
