@@ -516,11 +516,15 @@ class FabricPoller:
         if self.fabric is not fabric:  # a sweep has seen more
             return
         opened = {key[1:] for key in self.findings.log.open if key.source == _SWEEP}
+        # Datagrams are lost: what is new at other nodes waits for the next sweep, and so does what the last
+        # one has not reached or asked, since a refresh does not ask it again.
+        unasked = {problem.kind for problem in fabric.problems}
         found = []
         for one in self._withCauses(checked):
-            # Datagrams are lost: what is new at other nodes waits for the next sweep.
             portKey = one.where if one.guid is None else str(one.guid)
-            isNew = portKey in touched or one.kind == UNPROCESSED
+            port = fabric.portAt(one.guid, one.port) if one.kind == "link-gone" else None
+            isAsked = one.kind not in unasked and (port is None or bool(port.raw))
+            isNew = (portKey in touched and isAsked) or one.kind == UNPROCESSED
             if isNew or (one.kind, portKey, one.port) in opened:
                 found.append(one)
         self.findings.report(_SWEEP, found, isUnknown=lambda key: key not in self.findings.log.open)

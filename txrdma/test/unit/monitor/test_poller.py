@@ -558,6 +558,27 @@ class PollerTests(PollerTestCase):
         self.pump(60.0)
         self.assertEqual(self.output(), [])
 
+    def cutInSweep(self, seconds: float) -> list[tuple[str, str]]:
+        """Cut the local cable for some seconds during a sweep; returns what is reported."""
+        self.started(65.0)
+        self.fabric.wire.latencySeconds = 0.01
+        self.poller.sweeps.runNow()
+        self.pump(0.1)
+        self.fabric.cut("a")
+        self.pump(seconds)
+        self.fabric.heal("a")
+        self.pump(200.0)
+        return [(kind, where) for what, kind, where in self.output() if what == "raised"]
+
+    def test_ownCableInSweep(self) -> None:
+        """Nodes that a sweep did not reach, because the local link was down meanwhile, are not reported."""
+        self.assertEqual(self.cutInSweep(5.0), [])
+        self.assertEqual(len(self.sweptFabric.nodes), 6)
+
+    def test_ownCableSinceSweep(self) -> None:
+        """The loss of the local cable during a sweep does not make other nodes lost."""
+        self.assertEqual(self.cutInSweep(100.0), [("no-link", "a")])
+
     def test_duringSweep(self) -> None:
         """A sweep that failed because of the local port is repeated when the port is back."""
         self.fabric.wire.latencySeconds = 0.1
