@@ -27,7 +27,8 @@ def secondsToFind(kind: str, thresholds: ErrorThresholds, settings: PollerSettin
     inRotation = settings.stateSeconds + 4 * intervalSeconds
     several = {
         **dict.fromkeys(("slow-receiver", "link-full", "congestion", "counter-full"), inRotation),
-        "node-silent": intervalSeconds * (1 << SILENT_TIMES),  # it is asked more and more seldom
+        # A silent node is asked more and more seldom.
+        **dict.fromkeys(("node-silent", "counters-silent"), intervalSeconds * (1 << SILENT_TIMES)),
         "sm-still": STILL_SECONDS + 2 * intervalSeconds,
         "no-notices": UNSUBSCRIBED_SECONDS + 2 * intervalSeconds,
         "collector-missing": MISSING_SECONDS + 2 * intervalSeconds,

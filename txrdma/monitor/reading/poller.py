@@ -127,7 +127,7 @@ class FabricPoller:
     adaptive: Adaptive = STATIC
     surveyedAt = -inf
     _unsubscribedSince = _sweptAt = _roundBegan = 0.0
-    _isIsolated = _areLIDsDoubtful = _isResuming = False
+    _isIsolated = _isUnheard = _areLIDsDoubtful = _isResuming = False
     _lost = ""
     _pauseSeconds: float | None = None
     _flapping: Collection[Key] = frozenset()
@@ -307,7 +307,7 @@ class FabricPoller:
             self._markUnread()
             self._cancelAll()
         else:
-            if self._lost:
+            if self._lost or self._isUnheard:
                 self._lost = ""
                 self._reader.backOff.clear()
             self.sweeps.runIn(0.0)
@@ -689,8 +689,8 @@ class FabricPoller:
                 statistics.timeouts += self._collectors.late
         with step("following changes"):
             await self._refreshed(self.rounds, refresh, fabric, wasSign=False)
-        if due > 1 and statistics.silences - silences >= due - 1:
-            self._sweepSoon(0.0)  # only the local node answers: its own link may be down
+        if due > 1:
+            self._heard(statistics.silences - silences < due - 1)
         statistics.turns += 1
         statistics.turnSeconds = self._reactor.seconds() - began
         with step("asking the master subnet manager"):
@@ -707,6 +707,14 @@ class FabricPoller:
             await maybeDeferred(self._onRound, began)
         with step("freeing former nodes"):
             await self._breakUp()
+
+    def _heard(self, isHeard: bool) -> None:
+        """Process whether another node than the local one has answered in a round."""
+        if not isHeard:  # the local link may be down, or the local port have no LID
+            self._sweepSoon(0.0)
+        elif self._isUnheard:  # the others rest, and were not at fault
+            self._reader.backOff.clear()
+        self._isUnheard = not isHeard
 
     async def _breakUp(self) -> None:
         """Free the nodes of fabrics that others have replaced."""
@@ -782,13 +790,21 @@ class FabricPoller:
             self.findings.log.rules.ignored,
         )
         self.findings.journal.add(self._thresholds.moves.events(fabric, now))
-        found += [
-            Finding("node-silent", str(fabric.nodes[guid]), "it does not answer for its counters", guid)
-            for guid in silent
-            if guid not in self.topologyWatch.missingNodes  # those of another process, until the next sweep
-        ]
+        if self._isUnheard and silent:
+            text = "no other node answers it for counters: it may have no LID, or no route leads to it"
+            found.append(Finding("counters-silent", self._agent.port.name, text))
+        elif silent:
+            text, missing = "it does not answer for its counters", self.topologyWatch.missingNodes
+            found += [
+                Finding("node-silent", str(fabric.nodes[guid]), text, guid)
+                for guid in silent
+                if guid not in missing  # those of another process, until the next sweep
+            ]
         found += self.topologyWatch.silent()
-        self.findings.report(_COUNTERS, found, {str(guid) for guid in silent})
+        self.findings.report(
+            *(_COUNTERS, found, {str(guid) for guid in silent}),
+            lambda key: self._isUnheard and key.kind == "node-silent",
+        )
         collectors = self._collectors  # a former process may have had some
         self.findings.report("collectors", [] if collectors is None else collectors.findings())
         congested = congestionFindings(fabric, self.congestion.waits, self.load)

@@ -642,6 +642,35 @@ class PollerTests(PollerTestCase):
         self.assertEqual(self.flushLoggedErrors(), [])
 
 
+class OwnPortTests(PollerTestCase):
+    """A local port that is not active: directed routes work, and nothing that is sent by LID."""
+
+    def lose(self) -> None:
+        """Let the local port wait for a subnet manager that does not sweep."""
+        self.fabric._resweepSeconds = None
+        self.fabric.cut("a")
+        self.fabric.heal("a")
+
+    def test_withoutLID(self) -> None:
+        """If only the local node answers, no other node is silent."""
+        self.started(65.0)
+        self.fabric.silence("c")
+        self.pump(300.0)
+        self.assertIn(("raised", "node-silent", "c"), self.output())
+        self.lose()
+        self.pump(600.0)
+        changes = self.output()
+        self.assertNotIn("node-silent", {kind for _what, kind, _where in changes})
+        self.assertIn(("raised", "counters-silent", "sim:node=a"), changes)
+        self.fabric.sweep()
+        self.pump(400.0)
+        self.assertIn(("cleared", "counters-silent", "sim:node=a"), self.output())
+        self.assertEqual(self.rate("left", 2), 0.0)
+        self.fabric.silence("d")
+        self.pump(60.0)
+        self.assertIn(("raised", "node-silent", "d"), self.output())
+
+
 class WithoutNoticesTests(PollerTestCase):
     """A poller without notices, which detects changes by polling."""
 
