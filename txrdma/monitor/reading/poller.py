@@ -373,8 +373,14 @@ class FabricPoller:
         else:
             await self._swept(fabric, now)
             if managers is not None:
-                self.findings.report(_MANAGERS, self.manager.unwatched(managers))
+                self._reportManagers(managers)
         return True
+
+    def _reportManagers(self, found: list[Finding]) -> None:
+        """Report faults of managers; if the master does not answer, the local port may be the reason."""
+        isUnheard = any(one.kind == "sm-silent" and one.guid is None for one in found)
+        known = [one for one in self.manager.unwatched(found) if not isUnheard or one.kind != "sm-silent"]
+        self.findings.report(_MANAGERS, known, (), lambda key: isUnheard and key.kind == "sm-silent")
 
     def _sweepSoon(self, seconds: float) -> None:
         """Schedule a sweep, because something may have changed."""

@@ -670,6 +670,16 @@ class OwnPortTests(PollerTestCase):
         self.pump(60.0)
         self.assertIn(("raised", "node-silent", "d"), self.output())
 
+    def test_managers(self) -> None:
+        """No other subnet manager is silent while the master does not answer, either."""
+        self.fabric.standBy("b")
+        self.started(65.0)
+        self.lose()
+        self.pump(300.0)
+        changes = self.output()
+        self.assertIn(("raised", "sm-silent", "LID 5"), changes)
+        self.assertNotIn(("raised", "sm-silent", "b"), changes)
+
 
 class WithoutNoticesTests(PollerTestCase):
     """A poller without notices, which detects changes by polling."""
