@@ -44,22 +44,41 @@ class Tally:
         self._parts: deque[list[float]] = deque()
         self._sum = 0
 
-    def add(self, count: int, now: float) -> None:
-        """Add errors that were counted now."""
+    def add(self, count: int, now: float, seconds: float = 0.0) -> None:
+        """
+        Add errors that were counted now.
+
+        @param seconds: time in which they occurred, over which they are distributed: of those of a gap of
+            hours, most have left the window.
+        """
+        length = self._seconds / _PARTS
+        if seconds <= length:
+            self._put(count, now)
+            return
+        within = min(1.0, self._seconds / seconds) * count
+        pieces, put = min(_PARTS, int(seconds / length)), 0
+        for piece in range(1, pieces + 1):
+            more = int(within * piece / pieces) - put
+            if more:
+                self._put(more, now - (pieces - piece) * length)
+                put += more
+
+    def _put(self, count: int, at: float) -> None:
         self._sum += count
         parts = self._parts
-        if parts and now - parts[-1][0] < self._seconds / _PARTS:
+        if parts and at - parts[-1][0] < self._seconds / _PARTS:
             parts[-1][1] += count
         else:
-            parts.append([now, count])
+            parts.append([at, count])
 
     def remove(self, count: int, at: float) -> None:
         """Remove errors that were added at a time, unless they have left the window."""
         for part in reversed(self._parts):
-            if part[0] <= at:
-                part[1] -= count
-                self._sum -= count
-                break
+            if part[0] <= at and count:
+                taken = min(part[1], count)
+                part[1] -= taken
+                self._sum -= int(taken)
+                count -= int(taken)
 
     def sum(self, now: float) -> int:
         """Return the number of errors within the window that ends now."""
@@ -92,13 +111,13 @@ class Tallies(Generic[Key]):
         """Return the number of sums that are not known to be zero."""
         return len(self._tallies)
 
-    def add(self, key: Key, counter: str, count: int, now: float) -> None:
-        """Add the growth of one counter of a port."""
+    def add(self, key: Key, counter: str, count: int, now: float, seconds: float = 0.0) -> None:
+        """Add the growth of one counter of a port, within some seconds until now."""
         for limit in self._limits.get(counter, ()):
             tally = self._tallies.get((key, limit))
             if tally is None:
                 tally = self._tallies[key, limit] = Tally(limit.seconds)
-            tally.add(count, now)
+            tally.add(count, now, seconds)
 
     def remove(self, key: Key, counter: str, count: int, at: float) -> None:
         """Remove the growth of one counter of a port that was added at a time."""

@@ -160,22 +160,25 @@ class ErrorThresholds:
         pick, nothing = judged
         return pick(meter.grown) != nothing or meter.resetAt == now
 
-    def read(self, portKey: PortKey, meter: Meter, now: float) -> None:
-        """Add a reading for which L{isConcerned} returned True."""
+    def read(self, portKey: PortKey, meter: Meter, now: float, seconds: float = 0.0) -> None:
+        """Add a reading for which L{isConcerned} returned True, some seconds after the one before."""
         indices, grown = meter.layout.indices, meter.grown
         known = {name: grown[indices[name]] for name in self._counters if name in indices}
-        self.count(portKey, {name: more for name, more in known.items() if more}, now)
+        self.count(portKey, {name: more for name, more in known.items() if more}, now, seconds)
         self.readFull(portKey, meter)
 
-    def count(self, portKey: PortKey, grown: Mapping[str, int], now: float) -> None:
-        """Add the growth of counters of a port, those that have grown."""
+    def count(self, portKey: PortKey, grown: Mapping[str, int], now: float, seconds: float = 0.0) -> None:
+        """Add the growth of counters of a port, those that have grown, within some seconds until now."""
         downs = grown.get(self._flaps.counter)
         if downs:
-            self._downs.setdefault(portKey, []).append((now, downs))
             self._trained[portKey] = now
+            if seconds > self._flaps.seconds:  # some were earlier
+                downs = int(downs * self._flaps.seconds / seconds)
+        if downs:
+            self._downs.setdefault(portKey, []).append((now, downs))
         for counter, more in grown.items():
             if counter != self._flaps.counter:
-                self._add(portKey, counter, more, now)
+                self._add(portKey, counter, more, now, seconds)
 
     def readFull(self, portKey: PortKey, meter: Meter) -> None:
         """Record which counters of errors are at their maximum, and count no further errors."""
@@ -185,7 +188,7 @@ class ErrorThresholds:
         else:
             self._full.pop(portKey, None)
 
-    def _add(self, portKey: PortKey, counter: str, count: int, now: float) -> None:
+    def _add(self, portKey: PortKey, counter: str, count: int, now: float, seconds: float) -> None:
         """Add errors to the sums, unless they are those of a link that is trained or is down."""
         if counter in _OF_TRAINING:
             guid = portKey[0]
@@ -196,8 +199,8 @@ class ErrorThresholds:
                 return
             recent = [one for one in self._recent.get(portKey, ()) if now - one[0] <= TRAINING_SECONDS]
             self._recent[portKey] = [*recent, (now, counter, count)]
-        self._tallies.add(portKey, counter, count, now)
-        self._bitErrors.add(portKey, counter, count, now)
+        self._tallies.add(portKey, counter, count, now, seconds)
+        self._bitErrors.add(portKey, counter, count, now, seconds)
 
     def _excuse(self, portKey: PortKey, now: float) -> None:
         """Remove the recent errors of a port whose link is trained or down."""

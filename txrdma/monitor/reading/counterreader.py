@@ -58,13 +58,18 @@ P = ParamSpec("P")
 
 @record
 class _PortReading:
-    """A port whose counters are read."""
+    """
+    A port whose counters are read.
+
+    @ivar readAt: time of the reading before the last one that had errors.
+    """
 
     portKey: PortKey
     path: IBPath
     hasLink: bool
     meter: Meter | None = None
     requests: tuple[bytes, ...] = ()
+    readAt: float = 0.0
 
 
 class _Visit(CollectedCall):
@@ -516,7 +521,7 @@ class CounterReader:
     def _judged(self, stop: _PortReading) -> None:
         meter = stop.meter
         assert meter is not None  # it was read
-        self._thresholds.read(stop.portKey, meter, meter.readAt)
+        self._thresholds.read(stop.portKey, meter, meter.readAt, meter.readAt - stop.readAt)
         at = meter.layout.indices.get("linkDownedCounter")
         if at is not None and meter.grown[at]:
             self._onDowned(stop.portKey[0])
@@ -532,9 +537,10 @@ class CounterReader:
             stop.meter = meter
         now = self._seconds()
         self.statistics.readings += 1
-        isFirst = not meter.values
+        isFirst, before = not meter.values, meter.readAt
         hasGrown = meter.read(values, now, self._intervalSeconds())
         if (hasGrown or meter.resetAt == now) and self._thresholds.isConcerned(meter, now):
+            stop.readAt = before
             visit.doubted.append(stop)
         elif isFirst:
             self._thresholds.readFull(portKey, meter)

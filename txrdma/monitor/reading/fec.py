@@ -140,14 +140,14 @@ class CorrectionReader:
         meter = self.meters.get(portKey)
         if meter is None or meter.layout is not layout:
             meter = self.meters[portKey] = Meter(layout)
-        now = self._seconds()
+        now, before = self._seconds(), meter.readAt
         meter.read(valuesOf(answer, port.width), now, self._intervalSeconds())
         if not self._thresholds.isConcerned(meter, now):
             return
         who = await rpcs.SubnGet(NodeInfo, path, **options)
         if who.nodeGUID == guid:
             if grown := meter.grown[meter.layout.indices[UNCORRECTABLE]]:
-                self._thresholds.count(portKey, {UNCORRECTABLE: grown}, now)
+                self._thresholds.count(portKey, {UNCORRECTABLE: grown}, now, now - before)
         else:  # the LID is another node's by now
             self.meters.pop(portKey, None)  # a sweep may have forgotten it meanwhile
 

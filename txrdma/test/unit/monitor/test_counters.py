@@ -160,6 +160,16 @@ class TallyTests(SynchronousTestCase):
             self.assertGreaterEqual(reported, sum(count for at, count in seen if now - at < 58.0))
             self.assertLessEqual(len(tally._parts), 31)
 
+    def test_gap(self) -> None:
+        """Errors of a longer time are distributed over it, and removed together."""
+        for seconds, at, left in ((30.0, 100.0, 60), (30.0, 145.0, 30), (600.0, 100.0, 6), (600.0, 130.0, 3)):
+            tally = Tally(60.0)
+            tally.add(60, 100.0, seconds)
+            self.assertLessEqual(abs(tally.sum(at) - left), 2)
+            tally.remove(60, 100.0)
+            self.assertEqual(tally.sum(at), 0)
+            self.assertGreaterEqual(min((count for _at, count in tally._parts), default=0), 0)
+
     def test_limits(self) -> None:
         """A port above a limit is reported with its count until the errors have left the window."""
         few, many = TallyLimit("errors", 2, 60.0), TallyLimit("errors", 100, 3600.0)

@@ -30,7 +30,7 @@ from txrdma.monitor.diagnosis import topologywatch
 from txrdma.monitor.diagnosis.findinglog import CauseChanged, FindingEvent, FindingLog, Raised
 from txrdma.monitor.diagnosis.journal import Journal
 from txrdma.monitor.diagnosis.tallies import TallyLimit
-from txrdma.monitor.diagnosis.thresholds import ErrorThresholds
+from txrdma.monitor.diagnosis.thresholds import DEFAULT_LIMITS, ErrorThresholds
 from txrdma.monitor.diagnosis.topologywatch import TopologyWatch
 from txrdma.monitor.reading import poller
 from txrdma.monitor.reading.poller import DEFAULT_RULES, FabricPoller
@@ -679,6 +679,37 @@ class OwnPortTests(PollerTestCase):
         changes = self.output()
         self.assertIn(("raised", "sm-silent", "LID 5"), changes)
         self.assertNotIn(("raised", "sm-silent", "b"), changes)
+
+
+class GapTests(PollerTestCase):
+    """Errors that are rarer than their limits, and a gap of hours without readings."""
+
+    limits = DEFAULT_LIMITS
+    mostBitErrors = 1e-12
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.fabric.growCounters("c", 1, symbolErrorCounter=72 / 3600)
+        self.fabric.growCounters("right", 2, portXmitDiscards=360 / 600)
+        self.started(1200.0)
+        self.assertEqual(self.output(), [])
+
+    def test_lostPort(self) -> None:
+        """After the local port was away for hours, the errors of hours do not count as those of minutes."""
+        self.isPulled = True
+        self.agent.port.lose("pulled out")  # type: ignore[attr-defined]  # a simulated port
+        self.pump(4 * 3600.0)
+        self.fabric.setCounters("left", 2, linkDownedCounter=2)
+        self.isPulled = False
+        self.pump(1200.0)
+        self.assertEqual({kind for _what, kind, _where in self.output()}, {"port-lost"})
+
+    def test_stopped(self) -> None:
+        """Nor do those of some minutes or hours in which this process was stopped."""
+        for seconds in (500.0, 4 * 3600.0):
+            self.clock.advance(seconds)
+            self.pump(1200.0)
+        self.assertLessEqual({kind for _what, kind, _where in self.output()}, {"loop-late"})
 
 
 class WithoutNoticesTests(PollerTestCase):
