@@ -38,8 +38,8 @@ from txrdma.fabric.sweepbounds import LEFT_OUT, UNPROCESSED
 from txrdma.fabric.tables import Firmware
 from txrdma.iba.types import GUID
 from txrdma.mad.agent import MADAgent
-from txrdma.mad.errors import MADFailure
-from txrdma.mad.layouts.messages import MADRequest, Notice
+from txrdma.mad.errors import MADError, MADFailure
+from txrdma.mad.layouts.messages import ClassPortInfo, MADRequest, Notice
 from txrdma.mad.layouts.smp import SMInfo
 from txrdma.mad.paths import toLID
 from txrdma.mad.portwatch import PortEvent, PortLost
@@ -89,6 +89,9 @@ _SWITCHES: Final = 32
 
 _FREED: Final = 200
 """Number of nodes of a replaced fabric whose memory is freed before other work of the reactor runs."""
+
+_PROBES: Final = 3
+"""Number of nodes that are asked whether they answer this process, as they have answered collectors."""
 
 _LEAST_OUTSTANDING: Final = 8
 UNSUBSCRIBED_SECONDS: Final = 60.0
@@ -695,7 +698,9 @@ class FabricPoller:
                 statistics.timeouts += self._collectors.late
         with step("following changes"):
             await self._refreshed(self.rounds, refresh, fabric, wasSign=False)
-        if due > 1:
+        if self._collectors is not None:
+            self._heard(await self._isHeard(nodes))
+        elif due > 1:
             self._heard(statistics.silences - silences < due - 1)
         statistics.turns += 1
         statistics.turnSeconds = self._reactor.seconds() - began
@@ -714,8 +719,23 @@ class FabricPoller:
         with step("freeing former nodes"):
             await self._breakUp()
 
+    async def _isHeard(self, nodes: Iterable[Node]) -> bool:
+        """Return whether one of some nodes answers this process, as they have answered collectors."""
+        end, seconds = self._agent.port.endPort, self._settings.timeoutSeconds
+        others = (node for node in nodes if not (node.isLocal or self._reader.backOff.times(node.guid)))
+        for node in islice(others, _PROBES):
+            path = toLID(end, node.lid)
+            try:
+                await self._agent.PerformanceGet(ClassPortInfo, path, timeoutSeconds=seconds, retries=RETRIES)
+            except MADError:  # which is an answer
+                return True
+            except MADFailure:
+                continue
+            return True
+        return False
+
     def _heard(self, isHeard: bool) -> None:
-        """Process whether another node than the local one has answered in a round."""
+        """Process whether another node than the local one has answered this process in a round."""
         if not isHeard:  # the local link may be down, or the local port have no LID
             self._sweepSoon(0.0)
         elif self._isUnheard:  # the others rest, and were not at fault

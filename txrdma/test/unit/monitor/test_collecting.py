@@ -239,6 +239,23 @@ class PoolTests(CollectingTestCase):
         self.counted()
         self.assertGreater(self.sent()[2] - before, 50)
 
+    def test_unlinkedBoth(self) -> None:
+        """Nodes are not silent that answer neither a collector nor this process, if no node answers it."""
+        self.startGrowing()
+        self.fabric._resweepSeconds = None
+        self.fabric.cut("b")
+        self.fabric.cut("b", 2)
+        self.fabric.cut("a")
+        self.fabric.heal("a")
+        self.pump(600.0)
+        self.assertNotIn("node-silent", {kind for _what, kind, _where in self.output()})
+        self.fabric.sweep()
+        self.pump(400.0)
+        self.output()
+        self.fabric.silence("d")
+        self.pump(60.0)
+        self.assertIn(("raised", "node-silent", "d"), self.output())
+
     def test_hanging(self) -> None:
         """Other collectors make the calls of one that hangs in the same round, and no node is silent."""
         self.startGrowing()
