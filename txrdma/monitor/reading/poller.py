@@ -325,6 +325,10 @@ class FabricPoller:
         """Return whether no node can be queried."""
         return bool(self._lost) or self._isIsolated or self.fabric is None
 
+    def isUnanswered(self) -> bool:
+        """Return whether no node can be queried, or none has answered a request to its LID."""
+        return self._isUnheard or self.isOffline()
+
     def _reportSelf(self) -> None:
         """Report faults of the local port and of the loops; a lost port explains failed loops."""
         name, now = self._agent.port.name, self._reactor.seconds()

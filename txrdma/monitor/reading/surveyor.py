@@ -98,7 +98,7 @@ class Surveyor:
         changes, before = self._poller.topologyWatch.changes, self._changes
         self._changes = changes
         now = self._reactor.seconds()
-        if self._poller.isOffline():
+        if self._poller.isUnanswered():
             self._settledAt = now
             return False
         if changes != before and now - self._settledAt < UNSETTLED_SECONDS:
@@ -131,8 +131,8 @@ class Surveyor:
         routes = await routeFindings(
             *(self._agent, endPort, fabric, tables.linear), self._inSteps, tables.adaptive
         )
-        if self._poller.isOffline():  # then what did not answer may be there
-            raise DeviceUnavailable("the link of the local port is down")
+        if self._poller.isUnanswered():  # then what did not answer may be there
+            raise DeviceUnavailable("the link of the local port is down, or it has no LID")
         self.surveys += 1
         self._poller.firmware = tables.firmware
         self._poller.linear, self._poller.adaptive = tables.linear, tables.adaptive

@@ -463,6 +463,22 @@ class SurveyTests(PollerTestCase):
         self.pump(1200.0)
         self.assertEqual(set(self.poller.firmware), {self.fabric.node("left").guid})
 
+    def test_ownPort(self) -> None:
+        """Nor are they read while the local port is not active, so that no node answers."""
+        self.fabric.haveModule("left", 3)
+        self.started()
+        self.fabric.linearOf(self.fabric.node("right"))[self.lid("b", 1)] = 7
+        self.pump(1200.0)
+        self.assertEqual(self.output(), [("raised", "unreachable-lid", "b")])
+        self.fabric._resweepSeconds = None
+        self.fabric.cut("a")
+        self.fabric.heal("a")
+        self.pump(3600.0)
+        self.assertNotIn("cleared", {what for what, _kind, _where in self.output()})
+        self.fabric.sweep()
+        self.pump(1200.0)
+        self.assertEqual(set(self.poller.firmware), {self.fabric.node("left").guid})
+
     def test_ownLinkMeanwhile(self) -> None:
         """A survey during which the local link goes down is repeated when that is up again."""
         routes: Deferred[list[Finding]] = Deferred()
