@@ -741,6 +741,8 @@ class FabricPoller:
     def _heard(self, isHeard: bool) -> None:
         """Process whether another node than the local one has answered this process in a round."""
         if not isHeard:  # the local link may be down, or the local port have no LID
+            for meter in self.corrections.meters.values():
+                meter.missed()
             self._sweepSoon(0.0)
         elif self._isUnheard:  # the others rest, and were not at fault
             self._reader.backOff.clear()
@@ -760,7 +762,8 @@ class FabricPoller:
     ) -> None:
         """Read the states of changed nodes, and optional counters of C{stateNodes}."""
         changed = [node for node in nodes if node.guid in self._reader.changed]
-        wereRead = [node for node in nodes if node.guid in stateNodes]
+        # This process reads optional counters itself: nodes that collectors reach would seem to have none.
+        wereRead = [node for node in nodes if node.guid in stateNodes and not self._isUnheard]
         optional = []
         for number, node in enumerate(wereRead, 1):
             optional += [(one, node) for one in self._optional if one.isWanted(node)]

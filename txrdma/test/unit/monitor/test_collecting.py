@@ -256,6 +256,20 @@ class PoolTests(CollectingTestCase):
         self.pump(60.0)
         self.assertIn(("raised", "node-silent", "d"), self.output())
 
+    def test_unansweredCorrections(self) -> None:
+        """Corrections are read again after no node has answered this process for a while."""
+        self.fabric.correct("b", "c")
+        self.startGrowing(95.0)
+        self.assertTrue(self.poller.corrections.meters)
+        self.fabric._resweepSeconds = None
+        self.fabric.cut("a")
+        self.fabric.heal("a")
+        self.pump(900.0)
+        self.fabric.sweep()
+        self.pump(200.0)
+        meters = self.poller.corrections.meters.values()
+        self.assertFalse([meter for meter in meters if meter.isSilent])
+
     def test_hanging(self) -> None:
         """Other collectors make the calls of one that hangs in the same round, and no node is silent."""
         self.startGrowing()
