@@ -384,10 +384,11 @@ class FabricPoller:
         return True
 
     def _reportManagers(self, found: list[Finding]) -> None:
-        """Report faults of managers; if the master does not answer, the local port may be the reason."""
-        isUnheard = any(one.kind == "sm-silent" and one.guid is None for one in found)
-        known = [one for one in self.manager.unwatched(found) if not isUnheard or one.kind != "sm-silent"]
-        self.findings.report(_MANAGERS, known, (), lambda key: isUnheard and key.kind == "sm-silent")
+        """Report faults of managers; unless ours is the master, the local port may be the reason for some."""
+        known = self.manager.unwatched(found)
+        doubted = ("sm-silent", "other-sm") if len(known) < len(found) else ()
+        known = [one for one in known if one.kind not in doubted]
+        self.findings.report(_MANAGERS, known, (), lambda key: key.kind in doubted)
 
     def _sweepSoon(self, seconds: float) -> None:
         """Schedule a sweep, because something may have changed."""

@@ -680,6 +680,16 @@ class OwnPortTests(PollerTestCase):
         self.assertIn(("raised", "sm-silent", "LID 5"), changes)
         self.assertNotIn(("raised", "sm-silent", "b"), changes)
 
+    def test_otherManager(self) -> None:
+        """If the local port still has a former subnet manager, others do not have a wrong one."""
+        self.started(65.0)
+        self.fabric._resweepSeconds = None
+        self.fabric.cut("a")
+        self.fabric.manage("b")
+        self.fabric.heal("a")
+        self.pump(300.0)
+        self.assertNotIn("other-sm", {kind for _what, kind, _where in self.output()})
+
 
 class GapTests(PollerTestCase):
     """Errors that are rarer than their limits, and a gap of hours without readings."""
