@@ -247,6 +247,11 @@ class CounterReader:
         """Return the nodes that did not answer several times in a row."""
         return [guid for guid in self.backOff if self.backOff.times(guid) >= SILENT_TIMES]
 
+    def wasHeard(self, guid: GUID) -> bool:
+        """Return whether a node has answered when it was asked last."""
+        visit = self._visits.get(guid)
+        return visit is not None and bool(visit.pending) and not self.backOff.times(guid)
+
     # Rounds.
 
     def read(self, nodes: Iterable[Node], version: int, wholly: Collection[GUID] = ()) -> Deferred[None]:

@@ -682,10 +682,10 @@ class FabricPoller:
     async def _round(self, fabric: Fabric, asking: Deferred[None]) -> None:
         """Read the counters of all nodes that are due, and the states of some."""
         reader, statistics, step = self._reader, self.statistics, self.rounds.step
-        began, silences, version = self._reactor.seconds(), statistics.silences, self.version
+        began, version = self._reactor.seconds(), self.version
         nodes = [node for node in fabric.nodes.values() if node.lid]
         # Nodes that rest after silences are not asked in this round, and cannot be silent in it.
-        due = sum(reader.backOff.isDue(node.guid, began) for node in nodes)
+        due = [node.guid for node in nodes if not node.isLocal and reader.backOff.isDue(node.guid, began)]
         await self._pause(fabric)
         stateNodes = self._nextStates(fabric)
         schedule = MADSchedule(self._agent, self._settings.maxOutstanding)
@@ -705,8 +705,8 @@ class FabricPoller:
             await self._refreshed(self.rounds, refresh, fabric, wasSign=False)
         if self._collectors is not None:
             self._heard(await self._isHeard(nodes))
-        elif due > 1:
-            self._heard(statistics.silences - silences < due - 1)
+        elif due:
+            self._heard(any(map(reader.wasHeard, due)))
         statistics.turns += 1
         statistics.turnSeconds = self._reactor.seconds() - began
         with step("asking the master subnet manager"):
@@ -727,7 +727,7 @@ class FabricPoller:
     async def _isHeard(self, nodes: Iterable[Node]) -> bool:
         """Return whether one of some nodes answers this process, as they have answered collectors."""
         end, seconds = self._agent.port.endPort, self._settings.timeoutSeconds
-        others = (node for node in nodes if not (node.isLocal or self._reader.backOff.times(node.guid)))
+        others = (node for node in nodes if not node.isLocal and self._reader.wasHeard(node.guid))
         for node in islice(others, _PROBES):
             path = toLID(end, node.lid)
             try:

@@ -670,6 +670,14 @@ class OwnPortTests(PollerTestCase):
         self.pump(60.0)
         self.assertIn(("raised", "node-silent", "d"), self.output())
 
+    def test_localSilence(self) -> None:
+        """Nodes are silent if another one answers, even if the local one does not."""
+        self.started(65.0)
+        self.answering(lambda port, _number, reply: reply if port.node.identifier == "left" else None)
+        self.pump(100.0)
+        raised = {(kind, where) for what, kind, where in self.output() if what == "raised"}
+        self.assertEqual(raised, {("node-silent", name) for name in "abcd"} | {("node-silent", "right")})
+
     def test_managers(self) -> None:
         """No other subnet manager is silent while the master does not answer, either."""
         self.fabric.standBy("b")
