@@ -189,6 +189,24 @@ class FileTests(PollerTestCase):
         self.successResultOf(Deferred.fromCoroutine(files.update(self.poller)))
         self.assertIn('- switch: "right"\n        nodes: "b"\n', (folder / "topology.yaml").read_text())
 
+    def test_withoutLink(self) -> None:
+        """A monitor that starts before its link is up does not empty the files of a former one."""
+        folder = Path(self.mktemp())
+        folder.mkdir()
+        paths = [folder / name for name in ("slurm", "unfit", "names")]
+        for path in paths:
+            path.write_text("of a former monitor")
+        files = MaintainedFiles(self.clock, FileSettings(*map(str, paths)))
+        self.fabric.cut("a")
+        self.started()
+        self.assertEqual(len(self.sweptFabric.nodes), 1)
+        self.successResultOf(Deferred.fromCoroutine(files.update(self.poller)))
+        self.assertEqual({path.read_text() for path in paths}, {"of a former monitor"})
+        self.fabric.heal("a")
+        self.pump(400.0)
+        self.successResultOf(Deferred.fromCoroutine(files.update(self.poller)))
+        self.assertIn("SwitchName=left Nodes=a,b\n", paths[0].read_text())
+
     def test_deleted(self) -> None:
         """A file that somebody has deleted is written again in the next round."""
         folder = Path(self.mktemp())
