@@ -30,17 +30,18 @@ from txrdma.fabric.congestion import congestionFindings
 from txrdma.fabric.discovery import MAX_PER_NODE, Sweep
 from txrdma.fabric.health import Finding, locatedFindings, managerFindings
 from txrdma.fabric.managerwatch import ManagerWatch
-from txrdma.fabric.model import breakUp, Fabric, Node, Port
+from txrdma.fabric.model import breakUp, Fabric, localPortIn, Node, Port
 from txrdma.fabric.rates import shareOf
 from txrdma.fabric.refreshing import hasOtherLID, Refresh
 from txrdma.fabric.routeuse import Linear
 from txrdma.fabric.sweepbounds import LEFT_OUT, UNPROCESSED
 from txrdma.fabric.tables import Firmware
+from txrdma.iba.path import IBDRPath
 from txrdma.iba.types import GUID
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.errors import MADError, MADFailure
 from txrdma.mad.layouts.messages import ClassPortInfo, MADRequest, Notice
-from txrdma.mad.layouts.smp import SMInfo
+from txrdma.mad.layouts.smp import NodeInfo, SMInfo
 from txrdma.mad.paths import toLID
 from txrdma.mad.portwatch import PortEvent, PortLost
 from txrdma.mad.schedule import MADSchedule
@@ -71,6 +72,9 @@ _MANAGERS: Final = "managers"
 _MASTER: Final = "master"
 _FEWEST_NODES: Final = 2
 """Fewest nodes that a sweep finds when the local port has a link."""
+
+_SWEEPS: Final = 2
+"""Sweeps before silent known nodes are missing: the local link may have been down during the first."""
 
 _LATE_PERIODS: Final = 3
 """Periods of a loop after which it is late, where that is more than L{LATE_SECONDS}."""
@@ -354,14 +358,20 @@ class FabricPoller:
         perNode = MAX_PER_NODE
         if self.fabric is not None:  # in the background
             most, perNode = max(_LEAST_OUTSTANDING, most // _LATER_SHARE), 1
-        sweep = Sweep(self._agent, most, hops, maxPerNode=perNode, mostNodes=nodes, isWhole=True)
         managers: list[Finding] | None = []
         self._pauseSeconds = None
+        isCutOff = False
         try:
-            fabric = await sweep.run()
-            finalize(fabric, self._replaced.append, fabric.nodes).atexit = False  # called in any thread
-            await self._pause(fabric)
-            if len(fabric.nodes) >= _FEWEST_NODES:
+            for _ in range(_SWEEPS):
+                sweep = Sweep(self._agent, most, hops, maxPerNode=perNode, mostNodes=nodes, isWhole=True)
+                fabric = await sweep.run()
+                finalize(fabric, self._replaced.append, fabric.nodes).atexit = False  # called in any thread
+                await self._pause(fabric)
+                isDoubtful = not sweep.bounds.isFull and await self._lacksSilent(fabric)
+                isCutOff = isDoubtful and await self._isCutOff(fabric)
+                if isCutOff or not isDoubtful:
+                    break
+            if len(fabric.nodes) >= _FEWEST_NODES and not isCutOff:
                 managers = None
                 with step("asking subnet managers"):
                     managers = await managerFindings(self._agent, self._agent.port.endPort, fabric)
@@ -370,7 +380,10 @@ class FabricPoller:
             now = self._sweptAt = self._reactor.seconds()
             statistics.sweepSeconds = now - began
         statistics.sweeps += 1
-        if self.fabric is not None and self._lacksBranch(sweep, self.fabric):
+        if isCutOff:
+            self._pauseSeconds = self._leastPause()
+            self._sweptCutOff(fabric)
+        elif self.fabric is not None and self._lacksBranch(sweep, self.fabric):
             await self._sweptPartly(fabric)
         elif len(fabric.nodes) < _FEWEST_NODES and self.topologyWatch.present:
             self._pauseSeconds = settings.settleSeconds
@@ -399,10 +412,53 @@ class FabricPoller:
 
     async def _sweptAlone(self, fabric: Fabric) -> None:
         """Handle a sweep that found only the local node: its link is down, so no node is reported missing."""
-        self._isIsolated = True
-        self._markUnread()
+        self._cutOff()
         with self.sweeps.step("checking the fabric"):
             self.findings.report(_SWEEP, await self._checked(fabric), isUnknown=lambda key: True)
+
+    async def _lacksSilent(self, fabric: Fabric) -> bool:
+        """
+        Return whether a sweep has not found all known links, and had no answer from some nodes: the link of
+        the local port may have been down meanwhile.
+        """
+        isSilent = any(one.kind == "unreachable" for one in fabric.problems)
+        if not isSilent or len(fabric.nodes) < _FEWEST_NODES:
+            return False
+        for number, (end, _other) in enumerate(list(self.topologyWatch.linked), 1):
+            port = fabric.portAt(*end)
+            if port is None or port.peer is None:
+                return True
+            if not number % _PIECE:
+                await deferLater(self._reactor, 0.0)
+        return False
+
+    async def _isCutOff(self, fabric: Fabric) -> bool:
+        """Return whether the node next to the local port does not answer now."""
+        number = next((localPortIn(node.raw) for node in fabric.nodes.values() if node.isLocal), 0)
+        if not number:  # a switch has several neighbours
+            return False
+        route, seconds = IBDRPath(drPath=(number,)), self._settings.timeoutSeconds
+        try:
+            await self._agent.SubnGet(NodeInfo, route, timeoutSeconds=seconds, retries=RETRIES)
+        except MADError:
+            return False
+        except MADFailure:
+            return True
+        return False
+
+    def _cutOff(self) -> None:
+        """Query no node but the local one until a sweep has found others."""
+        self._isIsolated = True
+        self._markUnread()
+
+    def _sweptCutOff(self, fabric: Fabric) -> None:
+        """Handle a sweep during which the local link went down: what it lacks is not reported missing."""
+        self._cutOff()
+        local = next(node for node in fabric.nodes.values() if node.isLocal)
+        port = local.port(localPortIn(local.raw))
+        text = "the node at the other end of its link no longer answers, so no other nodes are judged"
+        found = Finding("unreachable", str(port), text, local.guid, port.number)
+        self.findings.report(_SWEEP, [found], isUnknown=lambda key: True)
 
     def _linkIsUp(self) -> None:
         """Query all nodes again after the link of the local port was down."""
@@ -436,7 +492,7 @@ class FabricPoller:
         usual = settings.sweepSeconds
         if self._pauseSeconds is not None:
             return self._pauseSeconds
-        least = max(settings.settleSeconds, 4 * self.statistics.sweepSeconds)
+        least = self._leastPause()
         failures = self.sweeps.failures
         if failures:
             return self._backedOff(least, failures)
@@ -444,6 +500,10 @@ class FabricPoller:
         waits = [self.findings.log.settlesIn(source, now) for source in (_SWEEP, _MANAGERS)]
         settles = min((wait for wait in waits if wait is not None), default=usual)
         return min(usual, max(settles, least))
+
+    def _leastPause(self) -> float:
+        """Return the shortest time between two sweeps."""
+        return max(self._settings.settleSeconds, 4 * self.statistics.sweepSeconds)
 
     async def _swept(self, fabric: Fabric, now: float) -> None:
         """Handle a whole sweep: its fabric replaces the former one, and nodes that it lacks are missing."""

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import Mock, patch
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, succeed
 from twisted.internet.task import deferLater
 
 from txrdma.error import DeviceUnavailable, InvalidRequest, ResourceExhausted
@@ -728,6 +728,48 @@ class GapTests(PollerTestCase):
             self.clock.advance(seconds)
             self.pump(1200.0)
         self.assertLessEqual({kind for _what, kind, _where in self.output()}, {"loop-late"})
+
+
+class OwnLinkTests(PollerTestCase):
+    """The link of the local port goes down during a sweep."""
+
+    at = "h00000"
+    options = {"latencySeconds": 0.001}
+
+    def net(self) -> Net:
+        return fatTree(36)
+
+    def interrupted(self) -> None:
+        """Cut the local link when a sweep has found a part of the fabric."""
+        self.poller.sweeps.runNow()
+        self.pump(0.01)
+        self.assertTrue(self.poller.sweeps.isRunning)
+        self.fabric.cut(self.at)
+
+    def test_interrupted(self) -> None:
+        """A sweep during which the local link was down shortly is repeated: no node is missing."""
+        self.started(60.0)
+        nodes = self.sweptFabric.nodes.keys()
+        self.interrupted()
+        self.pump(3.0)
+        self.fabric.heal(self.at)
+        self.pump(100.0)
+        self.assertEqual(self.output(), [])
+        self.assertEqual(self.sweptFabric.nodes.keys(), nodes)
+        self.assertEqual(list(self.poller.findings.journal.changes), [])
+
+    def test_neighbour(self) -> None:
+        """If each sweep ends without an answer of the neighbour, that is reported in place of its results."""
+        self.started(60.0)
+        self.fabric.silence("h00001")
+        with patch.object(self.poller, "_isCutOff", lambda fabric: succeed(True)):
+            self.poller.sweeps.runNow()
+            self.pump(60.0)
+        self.assertEqual(self.output(), [("raised", "unreachable", "h00000")])
+        self.pump(400.0)
+        output = self.output()
+        self.assertIn(("cleared", "unreachable", "h00000"), output)
+        self.assertIn(("raised", "node-silent", "h00001"), output)
 
 
 class WithoutNoticesTests(PollerTestCase):
