@@ -764,9 +764,9 @@ class FabricPoller:
         with step("following changes"):
             await self._refreshed(self.rounds, refresh, fabric, wasSign=False)
         if self._collectors is not None:
-            self._heard(await self._isHeard(nodes))
+            await self._heard(await self._isHeard(nodes), fabric)
         elif due:
-            self._heard(any(map(reader.wasHeard, due)))
+            await self._heard(any(map(reader.wasHeard, due)), fabric)
         statistics.turns += 1
         statistics.turnSeconds = self._reactor.seconds() - began
         with step("asking the master subnet manager"):
@@ -799,8 +799,13 @@ class FabricPoller:
             return True
         return False
 
-    def _heard(self, isHeard: bool) -> None:
+    async def _heard(self, isHeard: bool, fabric: Fabric) -> None:
         """Process whether another node than the local one has answered this process in a round."""
+        if not isHeard and await self._isCutOff(fabric):
+            self._cutOff()
+            self.sweeps.cancel()  # it would wait for each node that it knows
+            self.sweeps.runIn(self._settings.settleSeconds)
+            return
         if not isHeard:  # the local link may be down, or the local port have no LID
             for meter in self.corrections.meters.values():
                 meter.missed()
@@ -856,6 +861,8 @@ class FabricPoller:
                 path, seconds = toLID(end, end.smLID), self._settings.timeoutSeconds
                 info = await self._agent.SubnGet(SMInfo, path, timeoutSeconds=seconds, retries=RETRIES)
             except MADFailure as error:
+                if self.fabric is not None and await self._isCutOff(self.fabric):
+                    return
                 watch.silent(end.smLID, str(error))
             else:
                 if watch.answered(end.smLID, info, self._reactor.seconds()):

@@ -758,6 +758,19 @@ class OwnLinkTests(PollerTestCase):
         self.assertEqual(self.sweptFabric.nodes.keys(), nodes)
         self.assertEqual(list(self.poller.findings.journal.changes), [])
 
+    def test_stays(self) -> None:
+        """If the local link stays down, that is reported, and no node is missing."""
+        self.started(60.0)
+        nodes = self.sweptFabric.nodes.keys()
+        self.interrupted()
+        self.pump(400.0)
+        self.assertEqual(self.output(), [("raised", "no-link", "h00000")])
+        self.fabric.heal(self.at)
+        self.pump(100.0)
+        self.assertEqual(self.output(), [("cleared", "no-link", "h00000")])
+        self.assertEqual(self.sweptFabric.nodes.keys(), nodes)
+        self.assertNotIn("node-gone", {one.kind for one in self.poller.findings.journal.changes})
+
     def test_neighbour(self) -> None:
         """If each sweep ends without an answer of the neighbour, that is reported in place of its results."""
         self.started(60.0)
