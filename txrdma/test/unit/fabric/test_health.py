@@ -618,6 +618,11 @@ class CableTests(SurveyedTestCase):
         guid = self.fabric.node("c").guid.raw.hex()
         self.assertEqual(self.compared(TWO_SWITCHES.replace('"c"', f'"H-{guid}"')), [])
 
+    def test_ownCable(self) -> None:
+        """Without a link of the local port, nothing is known about the other nodes."""
+        self.fabric.cut("a")
+        self.assertEqual(self.compared(TWO_SWITCHES), [])
+
     def test_chassis(self) -> None:
         """A topology of C{ibnetdiscover -g} also has enclosures and the numbers of their ports."""
         text = "\nChassis 1 (guid 0x8f104004123ff)\n" + TWO_SWITCHES.replace("[3]", "[3][ext 7]")

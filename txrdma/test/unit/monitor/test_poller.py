@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from itertools import cycle
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, cycle
 from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import Mock, patch
@@ -13,6 +13,7 @@ from twisted.internet.task import deferLater
 
 from txrdma.error import DeviceUnavailable, InvalidRequest, ResourceExhausted
 from txrdma.fabric import health, refreshing
+from txrdma.fabric.cableplan import cableFindings, parseCables
 from txrdma.fabric.discovery import Sweep
 from txrdma.fabric.health import Finding
 from txrdma.fabric.model import Fabric, isSame, nodeGUIDIn, PortKey
@@ -42,7 +43,7 @@ from txrdma.sim.fabric.model.nodes import SimulatedPort
 from txrdma.sim.nets.fattree import fatTree
 from txrdma.sim.nets.netfile import Net
 from txrdma.tap.steadyclock import SteadyClock
-from txrdma.test.support.mad.simulated import FabricTestCase
+from txrdma.test.support.mad.simulated import FabricTestCase, TWO_SWITCHES
 
 
 def withStatus(datagram: bytes | None, status: int) -> bytes | None:
@@ -578,6 +579,23 @@ class PollerTests(PollerTestCase):
     def test_ownCableSinceSweep(self) -> None:
         """The loss of the local cable during a sweep does not make other nodes lost."""
         self.assertEqual(self.cutInSweep(100.0), [("no-link", "a")])
+
+    def test_ownCableOfPlan(self) -> None:
+        """The loss of the local cable does not make the nodes of the topology file missing."""
+        plan = parseCables(TWO_SWITCHES)
+
+        def check(fabric: Fabric) -> Iterator[Finding | None]:
+            return chain(health.locatedFindings(fabric), cableFindings(fabric, plan))
+
+        self.poller.change(self.settings, DEFAULT_RULES, check)
+        self.started()
+        self.fabric.cut("a")
+        self.pump(900.0)
+        self.assertEqual(self.output(), [("raised", "no-link", "a")])
+        self.fabric.cut("b")
+        self.fabric.heal("a")
+        self.pump(100.0)
+        self.assertIn(("raised", "cable-missing", "left"), self.output())
 
     def test_duringSweep(self) -> None:
         """A sweep that failed because of the local port is repeated when the port is back."""
