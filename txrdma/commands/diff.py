@@ -8,6 +8,7 @@ from txrdma.commands.common import sweeping
 from txrdma.commands.common.options import INTERRUPTED
 from txrdma.commands.common.rows import printJSON
 from txrdma.commands.common.session import nodeNames
+from txrdma.error import DeviceUnavailable
 from txrdma.fabric.differences import Difference, differences
 
 
@@ -36,6 +37,9 @@ async def run(reactor: Any, options: CommandOptions) -> None:
     if sweeping.isInterrupted(after):
         sweeping.printProblems(after)
         raise SystemExit(INTERRUPTED)
+    if not (options["after"] or options["load"]) and len(after.nodes) == 1 < len(before.nodes):
+        sweeping.printProblems(after)
+        raise DeviceUnavailable("the local port reaches no other node: nothing was compared")
     found = differences(names.put(before), names.put(after))
     if options["json"]:
         printJSON([differenceDict(each) for each in found])

@@ -293,6 +293,18 @@ class DiffTests(NetFabricTestCase):
         self.refusedOptions("diff")
         self.refusedOptions("diff", "a", "b", "c")
 
+    def test_diffWithoutLink(self) -> None:
+        """If the local port has no link, the fabric cannot be compared: its nodes are not removed."""
+        before, alone = self.mktemp(), self.mktemp()
+        self.printed("discover", "--save", before)
+        self.fabric.cut("a")
+        self.pump(2)
+        self.assertEqual(self.printed("diff", before), "")
+        self.assertIn("txrdma diff: the local port reaches no other node", str(self.status))
+        self.printed("discover", "--save", alone)
+        self.assertEqual((self.printed("diff", alone), self.status), ("", 0))
+        self.assertIn("node-removed", self.printed("diff", before, alone))
+
 
 class VendorCommandTests(NetFabricTestCase):
     def serve(self) -> None:
