@@ -163,6 +163,11 @@ class FabricsService(ListeningService):
         self._notifier.stop()
         ended = self.site.stop()
         if self._reload is not None:
-            signal.signal(signal.SIGHUP, signal.SIG_DFL)
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)  # else it would end the process before the rest
         stopped: Deferred[None] = super().stopService()  # type: ignore[no-untyped-call]  # of Twisted's
-        return gatherResults([ended, stopped])
+        return gatherResults([ended, stopped]).addBoth(self._stopped)
+
+    def _stopped(self, result: Any) -> Any:
+        if self._reload is not None:
+            signal.signal(signal.SIGHUP, signal.SIG_DFL)
+        return result

@@ -490,8 +490,9 @@ class MonitorService(ListeningService):
 
     async def _stop(self) -> None:
         self._notifier.stop()
-        if self._reload is not None and not self.config.fabric:
-            signal.signal(signal.SIGHUP, signal.SIG_DFL)
+        handlesHangup = self._reload is not None and not self.config.fabric
+        if handlesHangup:
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)  # else it would end the process before the rest
         self.site.stop()
         await MultiService.stopService(self)
         self._surveyor.stop()
@@ -504,3 +505,5 @@ class MonitorService(ListeningService):
             self._lease.release()
         self._threads.stop()
         self.close()  # after a failed start, also the history
+        if handlesHangup:
+            signal.signal(signal.SIGHUP, signal.SIG_DFL)

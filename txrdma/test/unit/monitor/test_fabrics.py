@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -408,6 +409,35 @@ class ServiceTests(ServiceTestCase):
         self.assertEqual([one._watch.readJobs is None for one in services], [True, False])
         self.service.reloadBy(lambda: parseConfig(text.replace("fabrics.south", "fabrics.west")))
         self.assertFalse(self.service.reload())
+
+    def test_hangupDuringStop(self) -> None:
+        """SIGHUP does not end the process while a service stops and writes the remaining history."""
+        handlers: list[Any] = []
+        during: list[Any] = []
+        self.patch(signal, "signal", lambda number, handler: handlers.append(handler))
+        alone = SimulatedFabric(self.clock, fatTree(4))
+        self.addCleanup(alone.close)
+        one = MonitorService(self.clock, parseConfig("web.listen = ''"), alone.attach)
+        several = FabricsService(
+            self.clock,
+            parseConfig(CONFIG.format(folder=self.mktemp())),
+            reopen={name: fabric.attach for name, fabric in self.fabrics.items()},
+        )
+        stop = FabricPoller.stop
+
+        def stopped(poller: FabricPoller) -> Any:
+            during.append(handlers[-1])
+            return stop(poller)
+
+        self.patch(FabricPoller, "stop", stopped)
+        for service in (one, several):
+            service.reloadBy(lambda: parseConfig(""))
+            service.startService()
+            self.assertTrue(callable(handlers[-1]))
+            service.stopService()
+            self.pump(5.0)
+            self.assertEqual(handlers[-1], signal.SIG_DFL)
+        self.assertEqual(during, [signal.SIG_IGN] * 3)
 
 
 class OperatorTests(ServiceTestCase):
