@@ -36,12 +36,11 @@ from txrdma.fabric.refreshing import hasOtherLID, Refresh
 from txrdma.fabric.routeuse import Linear
 from txrdma.fabric.sweepbounds import LEFT_OUT, UNPROCESSED
 from txrdma.fabric.tables import Firmware
-from txrdma.iba.path import IBDRPath
 from txrdma.iba.types import GUID
 from txrdma.mad.agent import MADAgent
-from txrdma.mad.errors import MADError, MADFailure
-from txrdma.mad.layouts.messages import ClassPortInfo, MADRequest, Notice
-from txrdma.mad.layouts.smp import NodeInfo, SMInfo
+from txrdma.mad.errors import MADFailure
+from txrdma.mad.layouts.messages import MADRequest, Notice
+from txrdma.mad.layouts.smp import SMInfo
 from txrdma.mad.paths import toLID
 from txrdma.mad.portwatch import PortEvent, PortLost
 from txrdma.mad.schedule import MADSchedule
@@ -58,6 +57,7 @@ from txrdma.monitor.reading.congestion import CongestionReader
 from txrdma.monitor.reading.counterreader import CounterReader
 from txrdma.monitor.reading.details import DetailReader
 from txrdma.monitor.reading.fec import CorrectionReader
+from txrdma.monitor.reading.locallink import anyAnswers, isNeighbourSilent
 from txrdma.monitor.reading.settings import PollerSettings, RETRIES
 from txrdma.monitor.reading.statistics import PollerStatistics
 from txrdma.monitor.supervisor import LATE_SECONDS, SupervisedLoop, Supervisor
@@ -93,9 +93,6 @@ _SWITCHES: Final = 32
 
 _FREED: Final = 200
 """Number of nodes of a replaced fabric whose memory is freed before other work of the reactor runs."""
-
-_PROBES: Final = 3
-"""Number of nodes that are asked whether they answer this process, as they have answered collectors."""
 
 _LEAST_OUTSTANDING: Final = 8
 UNSUBSCRIBED_SECONDS: Final = 60.0
@@ -434,17 +431,7 @@ class FabricPoller:
 
     async def _isCutOff(self, fabric: Fabric) -> bool:
         """Return whether the node next to the local port does not answer now."""
-        number = next((localPortIn(node.raw) for node in fabric.nodes.values() if node.isLocal), 0)
-        if not number:  # a switch has several neighbours
-            return False
-        route, seconds = IBDRPath(drPath=(number,)), self._settings.timeoutSeconds
-        try:
-            await self._agent.SubnGet(NodeInfo, route, timeoutSeconds=seconds, retries=RETRIES)
-        except MADError:
-            return False
-        except MADFailure:
-            return True
-        return False
+        return await isNeighbourSilent(self._agent, fabric, self._settings.timeoutSeconds)
 
     def _cutOff(self) -> None:
         """Query no node but the local one until a sweep has found others."""
@@ -764,7 +751,8 @@ class FabricPoller:
         with step("following changes"):
             await self._refreshed(self.rounds, refresh, fabric, wasSign=False)
         if self._collectors is not None:
-            await self._heard(await self._isHeard(nodes), fabric)
+            others = (node for node in nodes if not node.isLocal and reader.wasHeard(node.guid))
+            await self._heard(await anyAnswers(self._agent, others, self._settings.timeoutSeconds), fabric)
         elif due:
             await self._heard(any(map(reader.wasHeard, due)), fabric)
         statistics.turns += 1
@@ -783,21 +771,6 @@ class FabricPoller:
             await maybeDeferred(self._onRound, began)
         with step("freeing former nodes"):
             await self._breakUp()
-
-    async def _isHeard(self, nodes: Iterable[Node]) -> bool:
-        """Return whether one of some nodes answers this process, as they have answered collectors."""
-        end, seconds = self._agent.port.endPort, self._settings.timeoutSeconds
-        others = (node for node in nodes if not node.isLocal and self._reader.wasHeard(node.guid))
-        for node in islice(others, _PROBES):
-            path = toLID(end, node.lid)
-            try:
-                await self._agent.PerformanceGet(ClassPortInfo, path, timeoutSeconds=seconds, retries=RETRIES)
-            except MADError:  # which is an answer
-                return True
-            except MADFailure:
-                continue
-            return True
-        return False
 
     async def _heard(self, isHeard: bool, fabric: Fabric) -> None:
         """Process whether another node than the local one has answered this process in a round."""
