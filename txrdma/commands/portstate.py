@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Final
 
+from twisted.internet.defer import CancelledError
 from twisted.python import usage
 
 from txrdma.commands.common.attributefields import assigned, attributeDict, forSetting
@@ -200,7 +202,7 @@ def _showFields(info: PortInfo) -> None:
 async def _changed(
     session: Session, path: IBPath, port: int, info: PortInfo, changes: Sequence[PortChange], isEntry: bool
 ) -> PortInfo:
-    """Change fields of a port, and return its new PortInfo."""
+    """Change fields of a port, and return its new PortInfo. A reset that fails halfway enables the port."""
     fields: dict[str, str] = {}
     for change in changes:
         if change.operation == FDR10:
@@ -213,14 +215,25 @@ async def _changed(
         isReset = False
     key = newKey(changes)
     keys = None if key is None else Keys(mkey=key)
-    if fields:
-        wanted = assigned(PortInfo, fields.items(), forSetting(info))
-        try:
-            await session.agent.SubnSet(wanted, path, port)
-        except MADTimeoutError:
-            if not isEntry:
-                raise  # otherwise the response was lost with the link
-        info = await session.agent.call("SubnGet", PortInfo, path, port, keys=keys)
+    enabled = assigned(PortInfo, {**fields, **STATES["enable"]}.items(), forSetting(info))
+    try:
+        if fields:
+            wanted = assigned(PortInfo, fields.items(), forSetting(info))
+            try:
+                await session.agent.SubnSet(wanted, path, port)
+            except MADTimeoutError:
+                if not isEntry:
+                    raise  # otherwise the response was lost with the link
+            info = await session.agent.call("SubnGet", PortInfo, path, port, keys=keys)
+    except CancelledError:
+        if isReset:  # the port may be disabled: enable it, without waiting for the answer
+            session.agent.call("SubnSet", enabled, path, port, keys=keys).addErrback(lambda _: None)
+        raise
+    except MADFailure:
+        if isReset:
+            with suppress(MADFailure):
+                await session.agent.call("SubnSet", enabled, path, port, keys=keys)
+        raise
     if isReset:
         again = assigned(PortInfo, STATES["enable"].items(), forSetting(info))
         await session.agent.call("SubnSet", again, path, port, keys=keys)

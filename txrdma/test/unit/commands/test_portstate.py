@@ -5,18 +5,23 @@ from __future__ import annotations
 import io
 import re
 import sys
+from contextlib import redirect_stdout
 from typing import Any
+from unittest.mock import patch
 
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.python.failure import Failure
 from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.command import TxrdmaOptions
 from txrdma.commands.common.portchanges import OPERATIONS, parsed, PortChange
 from txrdma.error import InvalidRequest
-from txrdma.iba.verbs import PortState
+from txrdma.iba.verbs import PhysicalState, PortState
 from txrdma.kit.rawfields import poke
 from txrdma.mad.layouts.smp import PortInfo
 from txrdma.mad.layouts.values import LinkWidth
+from txrdma.sim.fabric.agents.sma import SubnetManagementAgents
 from txrdma.sim.fabric.model.nodes import SimulatedPort
 from txrdma.test.support.mad.commanding import CommandTestCase, SharedFabricTestCase, Terminal
 
@@ -142,6 +147,52 @@ class OwnWayTests(SharedFabricTestCase):
         output = self.output("portstate", "9", "1", "reset", "--yes", "--force", "-t", "0.1", "--debug")
         self.assertEqual(len(set(re.findall(r"SET PortInfo modifier 0x1 TID (\w+)", output.errors))), 1)
         self.assertEqual(int(self.fabric.port("leaf0000", 1).physicalState), 5)
+
+
+class InterruptedResetTests(SharedFabricTestCase):
+    """A reset that ends before its second step does not leave the port disabled."""
+
+    device = "sim:fattree:8:latency=0.01"
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.port = self.fabric.port("leaf0000", 3)
+        self.failures: list[Failure] = []
+
+    def disabled(self) -> Deferred[None]:
+        """Begin a reset, and return its Deferred when the port is disabled."""
+        done = self.begin("portstate", "9", "3", "reset", "--yes")
+        done.addErrback(self.failures.append)
+        for _ in range(40):
+            if self.port.physicalState == PhysicalState.DISABLED:
+                return done
+            self.clock.advance(0.005)
+        self.fail(f"the port was not disabled: {self.failures}")
+
+    def test_cancelled(self) -> None:
+        """Ctrl-C enables the port."""
+        self.disabled().cancel()
+        self.pump(5.0)
+        self.assertIsInstance(self.failures[0].value, CancelledError)
+        self.assertEqual(self.port.physicalState, PhysicalState.LINK_UP)
+
+    def test_failed(self) -> None:
+        """So does an error status of the Get between the steps."""
+        plain = SubnetManagementAgents.answer
+
+        def answer(agents: Any, port: Any, datagram: bytes) -> Any:
+            reply = plain(agents, port, datagram)
+            assert reply is not None
+            reply[4:6] = b"\x00\x0c"
+            return reply
+
+        with redirect_stdout(io.StringIO()):
+            self.disabled()
+            with patch.object(SubnetManagementAgents, "answer", answer):
+                self.pump(0.015)
+            self.pump(30.0)
+        self.assertEqual(len(self.failures), 1)
+        self.assertEqual(self.port.physicalState, PhysicalState.LINK_UP)
 
 
 class EverywhereTests(SharedFabricTestCase):
