@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from txrdma.fabric.errorcounters import ALL_PORTS, CounterReport, shownName
 from txrdma.fabric.linkspeeds import fastest, LaneSpeed, RATES
-from txrdma.fabric.model import Fabric, Node, Port
+from txrdma.fabric.model import Fabric, Node, Port, Problem
 from txrdma.iba.path import IBDRPath, MADEndPort
 from txrdma.iba.types import GUID
 from txrdma.iba.verbs import PhysicalState, PortState
@@ -26,6 +26,7 @@ from txrdma.mad.paths import toLID
 from txrdma.mad.rpcs import RPCs
 from txrdma.mad.schedule import MADSchedule
 
+_NO_LINK: Final = "no-link"
 _ZERO: Final = GUID(bytes(8))
 _HIGHEST_UNICAST: Final = 0xBFFF
 _widthSupported, _widthEnabled = peek(PortInfo, "linkWidthSupported"), peek(PortInfo, "linkWidthEnabled")
@@ -242,6 +243,16 @@ def _machineFindings(fabric: Fabric) -> Iterator[Finding | None]:
 # All checks.
 
 
+def isolation(fabric: Fabric) -> list[Problem]:
+    """Return the problem of a sweep that found only the local node, because its port has no link."""
+    if len(fabric.nodes) != 1:
+        return []
+    only = next(iter(fabric.nodes.values()))
+    if any(map(hasLink, only.ports.values())):
+        return []
+    return [Problem(_NO_LINK, str(only), "it has no link, so nothing else was seen")]
+
+
 def findings(fabric: Fabric) -> list[Finding]:
     """Return faults of a swept fabric: problems of the sweep, faulty identifiers and links."""
     return [one for one in _findings(fabric) if one is not None]
@@ -249,13 +260,13 @@ def findings(fabric: Fabric) -> list[Finding]:
 
 def _findings(fabric: Fabric) -> Iterator[Finding | None]:
     for problem, times in Counter(fabric.problems).items():
+        if problem.kind == _NO_LINK:
+            continue  # as below
         text = problem.text + (f" ({times} times)" if times > 1 else "")
         yield Finding(problem.kind, problem.where, text)
     yield from _identifierFindings(fabric)
-    if len(fabric.nodes) == 1:
-        only = next(iter(fabric.nodes.values()))
-        if not any(map(hasLink, only.ports.values())):
-            yield _aboutNode("no-link", only, "it has no link, so nothing else was seen")
+    for problem in isolation(fabric):
+        yield _aboutNode(problem.kind, next(iter(fabric.nodes.values())), problem.text)
     yield from _linkFindings(fabric)
 
 

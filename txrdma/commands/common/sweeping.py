@@ -144,6 +144,10 @@ async def swept(session: Session, isPartial: bool = False, withLinks: bool = Tru
             if not _isReported(sweep.fabric, isPartial):
                 raise
             return sweep.fabric
+    if len(fabric.nodes) == 1 and options["hops"] != 0:
+        from txrdma.fabric.health import isolation  # rarely needed
+
+        fabric.problems += isolation(fabric)
     if options["save"]:
         save(fabric, options["save"])
     return fabric

@@ -250,8 +250,19 @@ class CounterFaultsTests(NetFabricTestCase):
         self.fabric.cut("a")
         self.pump(2)
         reported = self.answerTo("check", "--no-errors")
-        self.assertIn("no-link", [each["kind"] for each in reported["findings"]])
+        self.assertEqual([each["kind"] for each in reported["findings"]].count("no-link"), 1)
         self.assertEqual(self.status, 1)
+
+    def test_noLinkElsewhere(self) -> None:
+        """Commands that show whole fabrics fail, too: nobody takes a fabric of one node for the whole one."""
+        self.fabric.cut("a")
+        self.pump(2)
+        for arguments in (("discover", "-f", "slurm"), ("nodes",), ("errors",), ("snapshot", self.mktemp())):
+            self.printed(*arguments)
+            self.assertIn("no-link at a (", self.complaints)
+            self.assertEqual(self.status, 1)
+        self.printed("nodes", "--hops", "0")
+        self.assertEqual((self.status, self.complaints), (0, ""))
 
 
 class NamesTests(NetFabricTestCase):
