@@ -125,11 +125,14 @@ async def counted(
             **options,
         )
         try:
-            return await survey.run(fabric.nodes.values() if nodes is None else nodes)
+            report = await survey.run(fabric.nodes.values() if nodes is None else nodes)
         except CancelledError:
             text = f"the counters of {survey.done} nodes were read before; they are not shown"
             print(f"interrupted: {text}", file=sys.stderr)
             raise
+    if report.silent:
+        await session.checkLink()
+    return report
 
 
 def described(

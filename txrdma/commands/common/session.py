@@ -28,6 +28,7 @@ from txrdma.fabric.nodenames import NodeNames, readNodeNames
 from txrdma.fabric.targets import combined, parsedTarget
 from txrdma.iba.path import IBDRPath, IBPath, lifetimeSeconds, MADEndPort
 from txrdma.iba.types import GID, LID, QPN
+from txrdma.iba.verbs import PortState
 from txrdma.interfaces import IMADPort
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.core.frames import Keys
@@ -149,6 +150,24 @@ class Session:
             return ""
         info = await self.rpcs.SubnGet(NodeInfo, path)
         return self.names.names.get(info.nodeGUID, "")
+
+    async def checkLink(self) -> None:
+        """
+        Check whether the local port has a link, after others did not answer.
+
+        @raise DeviceUnavailable: it has none.
+        """
+        from txrdma.mad.layouts.smp import PortInfo
+
+        port = self.agent.port
+        if not port.hasSMI:
+            return
+        try:
+            info = await self.agent.SubnGet(PortInfo, IBDRPath())
+        except MADFailure:
+            return  # its own agent says nothing
+        if info.portState is PortState.DOWN:
+            raise DeviceUnavailable(f"{port.name}: the link of the local port was lost; others seem silent")
 
     async def checkPorts(self, path: IBPath, ports: Iterable[int], error: MADError) -> None:
         """

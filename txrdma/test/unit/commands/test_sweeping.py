@@ -265,6 +265,24 @@ class CounterFaultsTests(NetFabricTestCase):
         self.assertEqual((self.status, self.complaints), (0, ""))
 
 
+class LinkLostTests(NetFabricTestCase):
+    """Nodes are not silent because the local port has lost its link while they were queried."""
+
+    def test_counters(self) -> None:
+        plain = PerformanceManagementAgents.answer
+
+        def answer(agents: Any, port: Any, datagram: bytes) -> Any:
+            self.fabric.cut("a")
+            return plain(agents, port, datagram)
+
+        self.patch(PerformanceManagementAgents, "answer", answer)
+        for method, arguments in (("errors", ()), ("check", ("--no-tables",))):
+            self.fabric.heal("a")
+            self.pump(60.0)
+            self.assertEqual(self.printed(method, "-t", "0.1", *arguments), "")
+            self.assertIn("the link of the local port was lost", str(self.status))
+
+
 class NamesTests(NetFabricTestCase):
     def test_everywhere(self) -> None:
         """Node names appear in text and JSON of findings, differences, errors, links and topologies."""
