@@ -144,6 +144,8 @@ async def swept(session: Session, isPartial: bool = False, withLinks: bool = Tru
             if not _isReported(sweep.fabric, isPartial):
                 raise
             return sweep.fabric
+    if fabric.problems and len(fabric.nodes) > 1:
+        await session.checkLink()
     if len(fabric.nodes) == 1 and options["hops"] != 0:
         from txrdma.fabric.health import isolation  # rarely needed
 

@@ -24,6 +24,7 @@ from txrdma.fabric.nodenames import NodeNames, parseNodeNames, readNodeNames
 from txrdma.iba.types import GUID
 from txrdma.mad.layouts.messages import ClassPortInfo
 from txrdma.sim.fabric.agents.pma import PerformanceManagementAgents
+from txrdma.sim.fabric.agents.sma import SubnetManagementAgents
 from txrdma.test.support.mad.commanding import CommandTestCase, NetFabricTestCase, Output, Terminal
 from txrdma.test.support.mad.simulated import TWO_SWITCHES
 from txrdma.test.unit.fabric.test_discovery import FDR10
@@ -281,6 +282,21 @@ class LinkLostTests(NetFabricTestCase):
             self.pump(60.0)
             self.assertEqual(self.printed(method, "-t", "0.1", *arguments), "")
             self.assertIn("the link of the local port was lost", str(self.status))
+
+    def test_sweep(self) -> None:
+        """A sweep that ends because of that is not a fabric whose other nodes are gone."""
+        before = self.mktemp()
+        self.printed("discover", "--save", before)
+        plain = SubnetManagementAgents.answer
+
+        def answer(agents: Any, port: Any, datagram: bytes) -> Any:
+            if port.node.identifier == "right":
+                self.fabric.cut("a")
+            return plain(agents, port, datagram)
+
+        self.patch(SubnetManagementAgents, "answer", answer)
+        self.assertEqual(self.printed("diff", "-t", "0.1", before), "")
+        self.assertIn("the link of the local port was lost", str(self.status))
 
 
 class NamesTests(NetFabricTestCase):
