@@ -6,6 +6,7 @@ import csv
 import io
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
+from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -323,6 +324,25 @@ class VendorCommandTests(NetFabricTestCase):
         answer = self.answerTo("ping", self.lid("c"), "-c", "20", "--flood")
         self.assertEqual((answer["name"], answer["received"]), ("c.example", 20))
         self.assertLess(answer["seconds"], 1.0)
+
+    def test_lostServer(self) -> None:
+        """A server whose port is lost ends with an error: it would answer nobody."""
+        ports: list[Any] = []
+        plain = self.fabric.attach
+
+        def attach(*at: Any) -> Any:
+            ports.append(plain(*at))
+            return ports[-1]
+
+        self.patch(self.fabric, "attach", attach)
+        for name in ("ping", "sysstat"):
+            with redirect_stderr(io.StringIO()):
+                serving = self.begin(name, "--server")
+                self.pump(1.0)
+                self.assertNoResult(serving)
+                ports[-1].lose("pulled out")
+                self.pump(1.0)
+            self.assertIn("pulled out", str(self.failureResultOf(serving, SystemExit).value))
 
     def test_controlCharacters(self) -> None:
         """Names and texts that nodes send are printed without control characters, in errors as well."""
