@@ -12,6 +12,7 @@ import json
 import os
 from contextlib import suppress
 from pathlib import Path
+from secrets import token_hex
 from typing import Any, Final
 
 from txrdma.error import InvalidRequest, WireError
@@ -225,7 +226,7 @@ def writeRecording(recording: Recording, path: str) -> None:
     @raise InvalidRequest: the file cannot be written.
     """
     content = gzip.compress(json.dumps(dumpRecording(recording)).encode(), mtime=0)
-    part = Path(f"{path}.part")
+    part = Path(f"{path}.{token_hex(4)}.part")  # another process may write the same file
     try:
         part.write_bytes(content)
         os.replace(part, path)

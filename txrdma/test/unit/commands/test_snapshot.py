@@ -8,9 +8,11 @@ import os
 import re
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from txrdma.commands.common import session
-from txrdma.fabric.snapshots import VERSION
+from txrdma.commands.common.sweeping import recorded
+from txrdma.fabric.snapshots import VERSION, writeRecording
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import LID
 from txrdma.mad.agent import MADAgent
@@ -173,6 +175,27 @@ class SnapshotTests(NetFabricTestCase):
         path.write_bytes(b"\x1f\x8b damaged")
         self.offline("check", "--load", str(path))
         self.assertIn(f"snapshot {path}", str(self.status))
+
+    def test_together(self) -> None:
+        """Two processes that write the same file at once do not write into each other's."""
+        folder = Path(self.mktemp())
+        folder.mkdir()
+        path = folder / "site"
+        self.printed("snapshot", str(path))
+        recording = recorded(str(path))
+        plain, content = os.replace, path.read_bytes()
+
+        def replace(part: Any, where: Any) -> None:
+            with patch.object(os, "replace", plain):
+                with patch.object(gzip, "compress", return_value=b"another"):
+                    writeRecording(recording, where)
+            self.assertEqual(path.read_bytes(), b"another")
+            plain(part, where)
+
+        self.patch(os, "replace", replace)
+        writeRecording(recording, str(path))
+        self.assertEqual(path.read_bytes(), content)
+        self.assertEqual(list(folder.iterdir()), [path])
 
     def test_interrupted(self) -> None:
         """Ctrl-C while the file is written leaves neither it nor a part of it."""
