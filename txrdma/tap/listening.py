@@ -15,6 +15,14 @@ CANNOT_LISTEN: Final = (CannotListenError, OSError, OverflowError, RDMAError)
 """Errors of listening at an address; L{OverflowError} is that of a port number above 65535."""
 
 
+class CannotStart(SystemExit, Exception):  # an error for twistd, an exit for Python
+    """
+    A service cannot start, and C{twistd} exits with one line.
+
+    C{twistd} removes its PID file, and ends the process that waits for the daemon, only for an L{Exception}.
+    """
+
+
 class ListeningService(MultiService):
     """
     Base of a service that listens when it starts, before C{twistd} drops its privileges.
@@ -36,4 +44,4 @@ class ListeningService(MultiService):
         try:
             super().privilegedStartService()  # type: ignore[no-untyped-call]  # of Twisted's
         except CANNOT_LISTEN as error:
-            raise SystemExit(f"{self.command}: {error}") from error
+            raise CannotStart(f"{self.command}: {error}") from error

@@ -160,6 +160,7 @@ class ProxyTests(TestCase):
         options.parseOptions(["--listen", "tcp:0:interface=192.0.2.1", "--connect", "tcp:127.0.0.1:1"])
         error = self.assertRaises(SystemExit, makeService(options).privilegedStartService)
         self.assertIn("smc-proxy: Couldn't listen on 192.0.2.1", str(error))
+        self.assertIsInstance(error, Exception)  # others leave the PID file, and hang without -n
 
     async def test_shutdown(self) -> None:
         """Stopping the service closes live connections in order."""

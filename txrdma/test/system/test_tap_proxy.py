@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import socket
+import subprocess
 import sys
+from pathlib import Path
 from typing import cast
 
 from twisted.internet.defer import Deferred
@@ -82,3 +85,16 @@ class ProcessTests(TestCase):
         for output in (await near.stop(), await far.stop()):
             self.assertIn("1 connections accepted, 0 not passed on", output)
             self.assertIn("5000000 bytes forwards, 6 bytes back; 1 SMC-R, 1 plain", output)
+
+    def test_taken(self) -> None:
+        """In the background, C{twistd} ends if the port is in use, and leaves no PID file."""
+        folder = Path(self.mktemp())
+        folder.mkdir()
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            listen = f"tcp:{taken.getsockname()[1]}:interface=127.0.0.1"
+            command = [sys.executable, "-c", "from twisted.scripts.twistd import run; run()"]
+            words = ["--logfile=log", "smc-proxy", "--listen", listen, "--connect", "tcp:127.0.0.1:1"]
+            done = subprocess.run([*command, *words], cwd=folder, capture_output=True, text=True, timeout=30)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("smc-proxy: Couldn't listen on 127.0.0.1", done.stderr)
+        self.assertEqual(os.listdir(folder), ["log"])
