@@ -32,7 +32,7 @@ from txrdma.monitor.collecting.collector import (
     CollectorProtocol,
     MOST_MONITORS,
 )
-from txrdma.monitor.collecting.pool import CollectedCall, CollectorPool
+from txrdma.monitor.collecting.pool import CollectedCall, CollectorPool, Contradict
 from txrdma.sim.fabric import SimulatedFabric
 from txrdma.sim.nets.fattree import fatTree
 from txrdma.soft import device as deviceModule
@@ -74,8 +74,8 @@ class _Question(CollectedCall):
         super().__init__(RPCS["PerformanceGet"], PortCounters, b"", 0, NO_KEYS, 0)
         self.monitor, self.ports = monitor, ports
 
-    def collected(self, ports: Sequence[bytes | int], isSilent: bool) -> None:
-        if len(ports) == len(self.ports) and not isSilent:
+    def collected(self, ports: Sequence[bytes | int], contradict: Contradict | None) -> None:
+        if len(ports) == len(self.ports) and contradict is None:
             self.monitor.answered()
 
     def failed(self, error: Exception) -> None:
