@@ -37,7 +37,7 @@ async def run(reactor: Any, options: CommandOptions) -> None:
     if sweeping.isInterrupted(after):
         sweeping.printProblems(after)
         raise SystemExit(INTERRUPTED)
-    if not (options["after"] or options["load"]) and len(after.nodes) == 1 < len(before.nodes):
+    if not (options["after"] or options["load"]) and after.isLocalOnly and not before.isLocalOnly:
         sweeping.printProblems(after)
         raise DeviceUnavailable("the local port reaches no other node: nothing was compared")
     found = differences(names.put(before), names.put(after))

@@ -29,9 +29,6 @@ _CABLE: Final = re.compile(
 """A cable; C{[ext 7]} is the number of the port on the enclosure, which C{ibnetdiscover -g} prints."""
 _IDENTIFIER: Final = re.compile(r"(?:S|SW|H|HCA|R)-([0-9a-f]{16})$", re.IGNORECASE)
 
-_FEWEST_NODES: Final = 2
-"""Fewest nodes that a sweep finds when the local port has a link."""
-
 End = tuple[str, int]
 """End of a cable: the name of a node, or its GUID in 16 hexadecimal digits, and the port number."""
 
@@ -100,7 +97,7 @@ def cableFindings(fabric: Fabric, plan: CablePlan) -> Iterator[Finding]:
     Cables to nodes outside the plan are ignored if the plan has no node of their type: it may list switches
     only, without hosts. A sweep that found only the local node shows nothing about the others.
     """
-    if len(fabric.nodes) < _FEWEST_NODES:
+    if fabric.isLocalOnly:
         return
     nodes = _named(fabric, plan)
     for name in sorted(plan.nodes - nodes.keys()):

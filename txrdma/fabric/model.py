@@ -391,6 +391,11 @@ class Fabric:
     def __repr__(self) -> str:
         return f"<Fabric of {len(self.nodes)} nodes, {len(self.problems)} problems>"
 
+    @property
+    def isLocalOnly(self) -> bool:
+        """Whether nothing but the local node was found: its port may have no link, and others be there."""
+        return len(self.nodes) < 2
+
     def switches(self) -> Iterator[Node]:
         """All switches of the fabric."""
         return (node for node in self.nodes.values() if node.isSwitch)

@@ -46,10 +46,6 @@ _NODES: Final = 1000
 """Number of nodes that are examined between two pauses."""
 
 
-_FEWEST: Final = 2
-"""Fewest nodes of a fabric about which files are written: with the local one alone nothing is known."""
-
-
 @frozen
 class FileSettings:
     """
@@ -144,7 +140,7 @@ class MaintainedFiles:
         """Write the files whose content has changed; the content is made in pieces of some milliseconds."""
         # A sweep may replace the fabric, and a reload the settings, during each of the pauses below.
         fabric, version, settings = poller.fabric, poller.version, self._settings
-        if fabric is None or len(fabric.nodes) < _FEWEST:  # the local link is not up yet
+        if fabric is None or fabric.isLocalOnly:  # the local link is not up yet
             return
         self._forgetDeleted()
         if settings.unfit:

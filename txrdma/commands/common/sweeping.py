@@ -144,9 +144,9 @@ async def swept(session: Session, isPartial: bool = False, withLinks: bool = Tru
             if not _isReported(sweep.fabric, isPartial):
                 raise
             return sweep.fabric
-    if fabric.problems and len(fabric.nodes) > 1:
+    if fabric.problems and not fabric.isLocalOnly:
         await session.checkLink()
-    if len(fabric.nodes) == 1 and options["hops"] != 0:
+    if fabric.isLocalOnly and options["hops"] != 0:
         from txrdma.fabric.health import isolation  # rarely needed
 
         fabric.problems += isolation(fabric)

@@ -70,11 +70,11 @@ _CONGESTION: Final = "congestion"
 _MONITOR: Final = "monitor"
 _MANAGERS: Final = "managers"
 _MASTER: Final = "master"
-_FEWEST_NODES: Final = 2
-"""Fewest nodes that a sweep finds when the local port has a link."""
-
 _SWEEPS: Final = 2
-"""Sweeps before silent known nodes are missing: the local link may have been down during the first."""
+"""
+Maximum number of sweeps in a row. If known nodes did not answer the first one, the local link may have been
+down meanwhile.
+"""
 
 _LATE_PERIODS: Final = 3
 """Periods of a loop after which it is late, where that is more than L{LATE_SECONDS}."""
@@ -368,7 +368,7 @@ class FabricPoller:
                 isCutOff = isDoubtful and await self._isCutOff(fabric)
                 if isCutOff or not isDoubtful:
                     break
-            if len(fabric.nodes) >= _FEWEST_NODES and not isCutOff:
+            if not (fabric.isLocalOnly or isCutOff):
                 managers = None
                 with step("asking subnet managers"):
                     managers = await managerFindings(self._agent, self._agent.port.endPort, fabric)
@@ -382,7 +382,7 @@ class FabricPoller:
             self._sweptCutOff(fabric)
         elif self.fabric is not None and self._lacksBranch(sweep, self.fabric):
             await self._sweptPartly(fabric)
-        elif len(fabric.nodes) < _FEWEST_NODES and self.topologyWatch.present:
+        elif fabric.isLocalOnly and self.topologyWatch.present:
             self._pauseSeconds = settings.settleSeconds
             await self._sweptAlone(fabric)
         elif sweep.bounds.isFull and self.fabric is not None:
@@ -419,7 +419,7 @@ class FabricPoller:
         the local port may have been down meanwhile.
         """
         isSilent = any(one.kind == "unreachable" for one in fabric.problems)
-        if not isSilent or len(fabric.nodes) < _FEWEST_NODES:
+        if not isSilent or fabric.isLocalOnly:
             return False
         for number, (end, _other) in enumerate(list(self.topologyWatch.linked), 1):
             port = fabric.portAt(*end)
