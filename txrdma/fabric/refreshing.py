@@ -274,7 +274,7 @@ class Refresh:
 
 
 def _isExit(port: Port) -> bool:
-    """Return whether directed routes lead through a port: one of a switch, or the port that sends."""
+    """Return whether a directed route can leave its node by a port: any of a switch, or the local one."""
     node = port.node
     return node.isSwitch or (node.isLocal and port.number == localPortIn(node.raw))
 

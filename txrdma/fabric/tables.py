@@ -41,13 +41,13 @@ _PIECE: Final = 1000
 """Number of links, and of cables, that are checked between two pauses."""
 
 _MOST_FAILURES: Final = 3
-"""Consecutive missing answers after which a node is queried rarely."""
+"""Number of consecutive requests without an answer after which a node is only asked once a day."""
 
 _RESTED_SURVEYS: Final = 96
-"""Surveys in which such a node is not queried until it is queried once more: a day by default."""
+"""Number of surveys that leave out such a node before it is asked once more: those of a day by default."""
 
 _REFUSED: Final = 1 << 30
-"""Number that stands for a refusal, after which a node is not queried again."""
+"""Stored in place of the number of missing answers after a refusal: the node is not asked again."""
 
 _FIRMWARE: Final = "firmware"
 _CABLES: Final = "cables"

@@ -56,14 +56,14 @@ MISSING_SECONDS: Final = 30.0
 """Seconds without a collector after which it is reported missing."""
 
 _MOST_CONTRADICTIONS: Final = 3
-"""Nodes that answer the monitor, and in a row not the collector, after which it is disconnected."""
+"""A collector is disconnected after this many nodes in a row that answer the monitor, but not it."""
 
 Contradict = Callable[[], object]
-"""Called if a node answers this process, which has not answered its collector."""
+"""Type of a function that records that a node did not answer its collector, but has answered the monitor."""
 
 
-def _accept() -> None:
-    """Do nothing: other nodes answered the collector meanwhile, so it was this node that did not."""
+def _recordNothing() -> None:
+    """Record nothing: other nodes answered the collector meanwhile, so only this one was away."""
 
 
 _INDICES: Final = {(rpc, kind.attributeID): index for index, (rpc, kind) in enumerate(wire.READABLE)}
@@ -196,12 +196,12 @@ class _Link(MessageConnection):
             call.answered(call.kind.decode(ports[0], 0))
 
     def _contradict(self) -> Contradict:
-        """Return what to call if a silent node answers this process: it may have been away for a moment."""
+        """Return what records that a node, silent to the collector, has answered the monitor after all."""
         isHeard = self._receivedAt - self._heardAt < self._collector.pool.silentSeconds
-        return _accept if isHeard else self._contradicted
+        return _recordNothing if isHeard else self._contradicted
 
     def _contradicted(self) -> None:
-        """Count a node that did not answer the collector, but this process; end if there are several."""
+        """Count a node that has answered the monitor, but not the collector; disconnect after several."""
         self._contradictions += 1
         if self._contradictions == _MOST_CONTRADICTIONS and self._collector.link is self:
             self._collector.isDeaf = True
