@@ -34,11 +34,12 @@ from txrdma.mad.agent import MADAgent
 from txrdma.mad.ports import defaultMADPort, openMADPort
 from txrdma.monitor.collecting.pool import CollectorPool
 from txrdma.monitor.config import MonitorConfig, secretIn
+from txrdma.monitor.diagnosis.fabricdiagnosis import Check
 from txrdma.monitor.diagnosis.findinglog import Cleared, FindingEvent, Raised
 from txrdma.monitor.diagnosis.journal import FabricEvent
 from txrdma.monitor.diagnosis.thresholds import ErrorThresholds
 from txrdma.monitor.process import ProcessMeasures
-from txrdma.monitor.reading.poller import Check, FabricPoller
+from txrdma.monitor.reading.poller import FabricPoller
 from txrdma.monitor.reading.settings import RETRIES
 from txrdma.monitor.reading.surveyor import Surveyor, TABLES
 from txrdma.monitor.series.database import leaseOf

@@ -17,5 +17,6 @@ Findings and events:
    acknowledgements and comments, with their limits.
  - C{journal}: events and changes of a fabric, their kinds (C{KINDS}), and how many are kept.
  - C{findingreports}: passes reports of findings to log, journal and owner.
+ - C{fabricdiagnosis}: what sweeps, refreshes and counters show, and which findings that raises or clears.
  - C{fabricstate}: the fabric at an earlier time, from events, and differences between two times.
 """

@@ -13,6 +13,7 @@ Reading of a fabric: sweeps, counters of ports, forwarding tables; on a reactor.
  - C{congestion}: waits of ports for credits, by virtual lane.
  - C{surveyor}: when forwarding tables, P_Keys, firmware and cables are read again (C{SETTLE_SECONDS}).
  - C{locallink}: whether other nodes are reached at all, or the local port is at fault.
+ - C{replaced}: frees the memory of fabrics that newer ones have replaced.
  - C{poller}: the whole: when to sweep, refresh and read; loops, and findings about these; how long a finding
    must last (C{DEFAULT_RULES}).
 """

@@ -10,12 +10,11 @@ every few minutes finds what both have missed.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from itertools import chain, islice
+from itertools import chain
 from math import inf
-from typing import Final, TypeVar
-from weakref import finalize
+from typing import Final
 
 from twisted.internet.defer import CancelledError, Deferred, DeferredLock, maybeDeferred
 from twisted.internet.interfaces import IReactorTime
@@ -25,16 +24,14 @@ from twisted.python.failure import Failure
 
 from txrdma.error import RDMAError
 from txrdma.fabric.adaptive import Adaptive, STATIC
-from txrdma.fabric.cables import CableWatch
 from txrdma.fabric.congestion import congestionFindings
 from txrdma.fabric.discovery import MAX_PER_NODE, Sweep
 from txrdma.fabric.health import Finding, locatedFindings, managerFindings
 from txrdma.fabric.managerwatch import ManagerWatch
-from txrdma.fabric.model import breakUp, Fabric, localPortIn, Node, Port
+from txrdma.fabric.model import Fabric, Node, Port
 from txrdma.fabric.rates import shareOf
 from txrdma.fabric.refreshing import hasOtherLID, Refresh
 from txrdma.fabric.routeuse import Linear
-from txrdma.fabric.sweepbounds import LEFT_OUT, UNPROCESSED
 from txrdma.fabric.tables import Firmware
 from txrdma.iba.types import GUID
 from txrdma.mad.agent import MADAgent
@@ -47,7 +44,8 @@ from txrdma.mad.schedule import MADSchedule
 from txrdma.mad.server import MADServer
 from txrdma.mad.subscription import Subscription
 from txrdma.monitor.collecting.pool import CollectorPool
-from txrdma.monitor.diagnosis.findinglog import FindingEvent, FindingLog, FindingRules, Key
+from txrdma.monitor.diagnosis.fabricdiagnosis import Check, FabricDiagnosis, MANAGERS, SWEEP
+from txrdma.monitor.diagnosis.findinglog import FindingEvent, FindingLog, FindingRules
 from txrdma.monitor.diagnosis.findingreports import FindingReports
 from txrdma.monitor.diagnosis.journal import Journal
 from txrdma.monitor.diagnosis.thresholds import ErrorThresholds
@@ -58,17 +56,15 @@ from txrdma.monitor.reading.counterreader import CounterReader
 from txrdma.monitor.reading.details import DetailReader
 from txrdma.monitor.reading.fec import CorrectionReader
 from txrdma.monitor.reading.locallink import anyAnswers, isNeighbourSilent
+from txrdma.monitor.reading.replaced import ReplacedFabrics
 from txrdma.monitor.reading.settings import PollerSettings, RETRIES
 from txrdma.monitor.reading.statistics import PollerStatistics
 from txrdma.monitor.supervisor import LATE_SECONDS, SupervisedLoop, Supervisor
 
 _log = Logger()
 
-_SWEEP: Final = "sweep"
-_COUNTERS: Final = "counters"
 _CONGESTION: Final = "congestion"
 _MONITOR: Final = "monitor"
-_MANAGERS: Final = "managers"
 _MASTER: Final = "master"
 _SWEEPS: Final = 2
 """
@@ -91,50 +87,37 @@ _PIECE: Final = 2000
 _SWITCHES: Final = 32
 """Number of nodes whose ports are examined between two pauses."""
 
-_FREED: Final = 200
-"""Number of nodes of a replaced fabric whose memory is freed before other work of the reactor runs."""
-
 _LEAST_OUTSTANDING: Final = 8
 UNSUBSCRIBED_SECONDS: Final = 60.0
 """Seconds without a subscription after which this is reported."""
 
 
-DEFAULT_RULES: Final = FindingRules({_SWEEP: 1.0, _MANAGERS: 1.0, "tables": 1.0, _CONGESTION: 120.0})
+DEFAULT_RULES: Final = FindingRules({SWEEP: 1.0, MANAGERS: 1.0, "tables": 1.0, _CONGESTION: 120.0})
 """Findings of a sweep must be found twice, since datagrams are lost; congestion must last."""
-
-
-Check = Callable[[Fabric], Iterable[Finding | None]]
-T = TypeVar("T")
 
 
 class FabricPoller:
     """
     Polls one fabric, from L{start} to L{stop}.
 
-    @ivar fabric: latest model of the fabric; None before the first sweep.
+    @ivar diagnosis: the model of the fabric, its changes, and its findings, with C{findings} and C{cables}.
     @ivar meters: meters of all ports whose counters were read, by GUID and port number. C{details} has the
         causes of dropped packets, C{corrections} the counters of error correction, C{congestion} the waits of
         ports for credits.
-    @ivar findings: the log of findings and the journal, and reports to them. C{topologyWatch} has missing
-        nodes and links, C{manager} the master SM.
+    @ivar manager: state of the master SM.
     @ivar statistics: work so far.
     @ivar supervisor: supervises all loops of the monitor; C{sweeps} and C{rounds} are loops of the poller.
     @ivar firmware: firmware of nodes that the last survey has found; C{linear} has the forwarding tables,
         C{adaptive} the groups of adaptive routing. C{surveyedAt} is the reactor's time of that survey: minus
         infinity before the first.
-    @ivar cables: cables and modules of all surveys.
-    @ivar version: number that grows with each change of C{fabric}, including the states of its ports.
     """
 
-    fabric: Fabric | None = None
-    version = 0
     adaptive: Adaptive = STATIC
     surveyedAt = -inf
     _unsubscribedSince = _sweptAt = _roundBegan = 0.0
-    _isIsolated = _isUnheard = _areLIDsDoubtful = _isResuming = False
+    _isIsolated = _isUnheard = _areLIDsDoubtful = False
     _lost = ""
     _pauseSeconds: float | None = None
-    _flapping: Collection[Key] = frozenset()
     _server: MADServer | None = None
     _subscription: Subscription | None = None
 
@@ -165,40 +148,41 @@ class FabricPoller:
         @param lock: lock that pollers of one process share, because each processes its results in pieces that
             fit into a reactor iteration; None for one poller.
         """
-        self.findings = FindingReports(rules, reactor.seconds, notify)
-        self.topologyWatch = TopologyWatch()
         self.manager = ManagerWatch()
         self.statistics = PollerStatistics()
         self.firmware: Mapping[GUID, Firmware] = {}
         self.linear: Linear = {}
-        self.cables = CableWatch()
         self._reactor = reactor
         self._agent = agent
         self._settings = settings = settings or PollerSettings()
-        self._thresholds = ErrorThresholds() if thresholds is None else thresholds
-        self._check = check
+        thresholds = ErrorThresholds() if thresholds is None else thresholds
+        self._thresholds = thresholds
+        self.findings = FindingReports(rules, reactor.seconds, notify)
+        self.diagnosis = FabricDiagnosis(
+            *(reactor, self.findings, thresholds, check),
+            DeferredLock() if lock is None else lock,
+        )
+        self.cables = self.diagnosis.cables
         self._collectors = collectors
         self._onRound = onRound
         self._reader = CounterReader(
             reactor,
             agent if collectors is None else collectors,
-            self._thresholds,
+            thresholds,
             settings,
             self.statistics,
             *(self._sign, self._nodeSilent, self._lidIsWrong),
         )
         self.meters = self._reader.meters
         self.details = DetailReader(self.meters)
-        self.corrections = CorrectionReader(self.meters, self._thresholds, reactor.seconds)
+        self.corrections = CorrectionReader(self.meters, thresholds, reactor.seconds)
         self.congestion = CongestionReader(self.meters)
         self._optional = (self.details, self.corrections, self.congestion)
         self._rotation: deque[Node] = deque()
-        self._replaced: deque[Mapping[GUID, Node]] = deque()
+        self._replaced = ReplacedFabrics(reactor)
         self._signs = ChangeSigns()
-        self._touched: set[GUID] = set()
         self._running: dict[Deferred[None], None] = {}
         self._unplanned = UnplannedSweeps()
-        self._lock = DeferredLock() if lock is None else lock
         self.supervisor = Supervisor(reactor) if supervisor is None else supervisor
         self.sweeps = self._addVital(
             "sweep", self._sweep, self._untilSweep, lambda: self._settings.sweepSeconds
@@ -253,19 +237,17 @@ class FabricPoller:
         now = self._reactor.seconds()
         self.rounds.runIn(max(0.0, self._roundBegan + settings.intervalSeconds - now))
         self.sweeps.runIn(max(0.0, self._sweptAt + settings.sweepSeconds - now))
-        self._check = check
+        self.diagnosis.check = check
         self.findings.change(rules)
         self._reader.change(settings)
         if self._collectors is not None:
             self._collectors.change(settings.timeoutSeconds, settings.maxOutstanding)
-        self._run(Deferred.fromCoroutine(self._judgeTouched()))
+        self._run(Deferred.fromCoroutine(self.diagnosis.judgeTouched()))
 
     def resume(self, findingLog: FindingLog, topologyWatch: TopologyWatch, journal: Journal) -> None:
         """Continue from the state of another process, which only a sweep that begins now can contradict."""
         self._cancelAll()
-        self.findings.resume(findingLog, journal)
-        self.topologyWatch = topologyWatch
-        self._isResuming = True
+        self.diagnosis.resume(findingLog, topologyWatch, journal)
         self.sweeps.runIn(0.0)
 
     def stop(self) -> Deferred[None]:
@@ -322,6 +304,21 @@ class FabricPoller:
         for meter in chain(self.meters.values(), self.corrections.meters.values()):
             meter.missed()
 
+    @property
+    def fabric(self) -> Fabric | None:
+        """Return the latest model of the fabric; None before the first sweep."""
+        return self.diagnosis.fabric
+
+    @property
+    def version(self) -> int:
+        """Return a number that grows with each change of C{fabric}, including the states of its ports."""
+        return self.diagnosis.version
+
+    @property
+    def topologyWatch(self) -> TopologyWatch:
+        """Return the missing nodes and links."""
+        return self.diagnosis.topologyWatch
+
     def isOffline(self) -> bool:
         """Return whether no node can be queried."""
         return bool(self._lost) or self._isIsolated or self.fabric is None
@@ -362,9 +359,9 @@ class FabricPoller:
             for _ in range(_SWEEPS):
                 sweep = Sweep(self._agent, most, hops, maxPerNode=perNode, mostNodes=nodes, isWhole=True)
                 fabric = await sweep.run()
-                finalize(fabric, self._replaced.append, fabric.nodes).atexit = False  # called in any thread
+                self._replaced.watch(fabric)
                 await self._pause(fabric)
-                isDoubtful = not sweep.bounds.isFull and await self._lacksSilent(fabric)
+                isDoubtful = not sweep.bounds.isFull and await self.diagnosis.lacksSilent(fabric)
                 isCutOff = isDoubtful and await self._isCutOff(fabric)
                 if isCutOff or not isDoubtful:
                     break
@@ -379,26 +376,22 @@ class FabricPoller:
         statistics.sweeps += 1
         if isCutOff:
             self._pauseSeconds = self._leastPause()
-            self._sweptCutOff(fabric)
-        elif self.fabric is not None and self._lacksBranch(sweep, self.fabric):
+            self._cutOff()
+            self.diagnosis.judgeCutOff(fabric)
+        elif self.diagnosis.lacksBranch(sweep):
             await self._sweptPartly(fabric)
         elif fabric.isLocalOnly and self.topologyWatch.present:
             self._pauseSeconds = settings.settleSeconds
-            await self._sweptAlone(fabric)
+            self._cutOff()
+            with step("checking the fabric"):
+                await self.diagnosis.judgeAlone(fabric)
         elif sweep.bounds.isFull and self.fabric is not None:
             await self._sweptPartly(fabric)
         else:
             await self._swept(fabric, now)
             if managers is not None:
-                self._reportManagers(managers)
+                self.diagnosis.judgeManagers(managers)
         return True
-
-    def _reportManagers(self, found: list[Finding]) -> None:
-        """Report faults of managers; unless ours is the master, the local port may be the reason for some."""
-        known = self.manager.unwatched(found)
-        doubted = ("sm-silent", "other-sm") if len(known) < len(found) else ()
-        known = [one for one in known if one.kind not in doubted]
-        self.findings.report(_MANAGERS, known, (), lambda key: key.kind in doubted)
 
     def _sweepSoon(self, seconds: float) -> None:
         """Schedule a sweep, because something may have changed."""
@@ -406,28 +399,6 @@ class FabricPoller:
         at = self._unplanned.next(now, max(now + seconds, self._sweptAt + 4 * self.statistics.sweepSeconds))
         if at is not None:
             self.sweeps.runIn(at - now)
-
-    async def _sweptAlone(self, fabric: Fabric) -> None:
-        """Handle a sweep that found only the local node: its link is down, so no node is reported missing."""
-        self._cutOff()
-        with self.sweeps.step("checking the fabric"):
-            self.findings.report(_SWEEP, await self._checked(fabric), isUnknown=lambda key: True)
-
-    async def _lacksSilent(self, fabric: Fabric) -> bool:
-        """
-        Return whether a sweep has not found all known links, and had no answer from some nodes: the link of
-        the local port may have been down meanwhile.
-        """
-        isSilent = any(one.kind == "unreachable" for one in fabric.problems)
-        if not isSilent or fabric.isLocalOnly:
-            return False
-        for number, (end, _other) in enumerate(list(self.topologyWatch.linked), 1):
-            port = fabric.portAt(*end)
-            if port is None or port.peer is None:
-                return True
-            if not number % _PIECE:
-                await deferLater(self._reactor, 0.0)
-        return False
 
     async def _isCutOff(self, fabric: Fabric) -> bool:
         """Return whether the node next to the local port does not answer now."""
@@ -438,30 +409,14 @@ class FabricPoller:
         self._isIsolated = True
         self._markUnread()
 
-    def _sweptCutOff(self, fabric: Fabric) -> None:
-        """Handle a sweep during which the local link went down: what it lacks is not reported missing."""
-        self._cutOff()
-        local = next(node for node in fabric.nodes.values() if node.isLocal)
-        port = local.port(localPortIn(local.raw))
-        text = "the node at the other end of its link no longer answers, so no other nodes are judged"
-        found = Finding("unreachable", str(port), text, local.guid, port.number)
-        self.findings.report(_SWEEP, [found], isUnknown=lambda key: True)
-
     def _linkIsUp(self) -> None:
         """Query all nodes again after the link of the local port was down."""
         if self._isIsolated:
             self._isIsolated = False
             self._reader.backOff.clear()
 
-    @staticmethod
-    def _lacksBranch(sweep: Sweep, before: Fabric) -> bool:
-        """Return whether an exception kept a sweep from following a link that was known before."""
-        ports = (before.portAt(*key) for key in sweep.unprocessed)
-        return any(port is not None and port.peer is not None for port in ports)
-
     async def _sweptPartly(self, fabric: Fabric) -> None:
         """Handle a sweep that left out a part of the fabric: nodes that it lacks need not be missing."""
-        self._isResuming = False
         self._linkIsUp()
         if self._areLIDsDoubtful and self.fabric is not None:
             known = self.fabric.nodes
@@ -469,9 +424,7 @@ class FabricPoller:
                 node.lid != known[guid].lid for guid, node in fabric.nodes.items() if guid in known
             )
         with self.sweeps.step("checking the fabric"):
-            checked = await self._checked(fabric)
-            found = [one for one in checked if one.kind in (LEFT_OUT, UNPROCESSED)]
-            self.findings.report(_SWEEP, found, isUnknown=lambda key: True)
+            await self.diagnosis.judgePart(fabric)
 
     def _untilSweep(self) -> float:
         """Return the time until the next sweep, which may settle a finding."""
@@ -483,10 +436,8 @@ class FabricPoller:
         failures = self.sweeps.failures
         if failures:
             return self._backedOff(least, failures)
-        now = self._reactor.seconds()
-        waits = [self.findings.log.settlesIn(source, now) for source in (_SWEEP, _MANAGERS)]
-        settles = min((wait for wait in waits if wait is not None), default=usual)
-        return min(usual, max(settles, least))
+        settles = self.diagnosis.settlesIn(self._reactor.seconds())
+        return usual if settles is None else min(usual, max(settles, least))
 
     def _leastPause(self) -> float:
         """Return the shortest time between two sweeps."""
@@ -495,45 +446,19 @@ class FabricPoller:
     async def _swept(self, fabric: Fabric, now: float) -> None:
         """Handle a whole sweep: its fabric replaces the former one, and nodes that it lacks are missing."""
         isFirst = self.fabric is None
-        self.fabric = fabric
-        self._isResuming = False
-        self._touched.clear()
+        self.diagnosis.replace(fabric)
         self._signs.fabricReplaced()
         self._areLIDsDoubtful = False
         self._linkIsUp()
         await self._nodesChanged(self.sweeps, fabric, now)
-        silent = {key.location for key in self.findings.log.open if key.kind == "node-silent"}
-        self.topologyWatch.swept(fabric, silent)
         with self.sweeps.step("checking the fabric"):
-            self.findings.report(_SWEEP, self._withCauses(await self._checked(fabric)))
+            await self.diagnosis.judgeWhole(fabric)
         if isFirst:
             self.rounds.runIn(0.0)
 
-    async def _checked(self, fabric: Fabric) -> list[Finding]:
-        """Return the faults of the fabric; one fabric at a time."""
-        async with self._lock:
-            return await self._inPieces(self._check(fabric))
-
-    def _withCauses(self, checked: list[Finding]) -> list[Finding]:
-        """Return findings of a sweep with those about missing nodes and links, and their causes."""
-        flapping = self.findings.log.current("flapping")
-        self._flapping = flapping.keys()
-        found = (entry.finding for entry in flapping.values())
-        return self.topologyWatch.findings(checked, found, self.findings.log.rules.ignored)
-
-    async def _inPieces(self, found: Iterable[T | None]) -> list[T]:
-        """Return what is found, with a pause for each None."""
-        results = []
-        for one in found:
-            if one is None:
-                await deferLater(self._reactor, 0.0)
-            else:
-                results.append(one)
-        return results
-
     async def _nodesChanged(self, loop: SupervisedLoop, fabric: Fabric, now: float) -> None:
         """Process nodes and links that have appeared or disappeared, in steps of a loop's run."""
-        self.version += 1
+        self.diagnosis.version += 1
         await self._pause(fabric)
         self._rotation = deque(node for node in fabric.ordered() if node.lid)
         await self._pause(fabric)
@@ -556,39 +481,10 @@ class FabricPoller:
             await deferLater(self._reactor, 0.0)
 
     async def _follow(self, loop: SupervisedLoop, fabric: Fabric, now: float) -> None:
-        """Add changes to the journal, and restart counters of returned nodes; one fabric at a time."""
+        """Process changes of nodes and links; the counters of returned nodes have restarted."""
         with loop.step("following nodes"):
-            async with self._lock:  # until the changes are in the journal: the next ones are added after them
-                topologyWatch, gone = self.topologyWatch, set(self.topologyWatch.missingNodes)
-                self.findings.journal.add(await self._inPieces(topologyWatch.follow(fabric, now)))
-            self._thresholds.linksChanged(topologyWatch.lost, topologyWatch.came, now)
-            self.cables.cameUp(chain.from_iterable(topologyWatch.came), now)
-            for guid in gone.intersection(fabric.nodes):
-                self._thresholds.restarted(guid, now)
+            for guid in await self.diagnosis.follow(fabric, now):
                 self._reader.forget(guid)
-
-    async def _judgeTouched(self) -> None:
-        """Report findings at nodes that were refreshed since the last sweep, and clear those of others."""
-        fabric = self.fabric
-        if fabric is None or self._isResuming:
-            return
-        touched = {str(guid) for guid in self._touched}
-        checked = await self._checked(fabric)
-        if self.fabric is not fabric:  # a sweep has seen more
-            return
-        opened = {key[1:] for key in self.findings.log.open if key.source == _SWEEP}
-        # Datagrams are lost: what is new at other nodes waits for the next sweep, and so does what the last
-        # one has not reached or asked, since a refresh does not ask it again.
-        unasked = {problem.kind for problem in fabric.problems}
-        found = []
-        for one in self._withCauses(checked):
-            portKey = one.where if one.guid is None else str(one.guid)
-            port = fabric.portAt(one.guid, one.port) if one.kind == "link-gone" else None
-            isAsked = one.kind not in unasked and (port is None or bool(port.raw))
-            isNew = (portKey in touched and isAsked) or one.kind == UNPROCESSED
-            if isNew or (one.kind, portKey, one.port) in opened:
-                found.append(one)
-        self.findings.report(_SWEEP, found, isUnknown=lambda key: key not in self.findings.log.open)
 
     # Signs of change.
 
@@ -680,23 +576,23 @@ class FabricPoller:
     async def _refreshed(self, loop: SupervisedLoop, refresh: Refresh, fabric: Fabric, wasSign: bool) -> None:
         """Store the changes of a refresh, and refresh its nodes until their findings are settled."""
         self.statistics.stateReads += refresh.asked
-        if self.fabric is not fabric or self._isResuming:  # a sweep has seen it, or will
+        if self.fabric is not fabric or self.diagnosis.isResuming:  # a sweep has seen it, or will
             return
         now = self._reactor.seconds()
         if refresh.unclear:
             _log.debug("a sweep is needed: {why}", why=refresh.unclear)
             self._sweepSoon(self._settings.settleSeconds)
         if refresh.changed or refresh.isIncomplete or wasSign:
-            self._touched |= refresh.touched
+            self.diagnosis.touch(refresh.touched)
             if refresh.isRelinked:
                 await self._nodesChanged(loop, fabric, now)
             elif refresh.changed:
-                self.version += 1
+                self.diagnosis.version += 1
                 await self._follow(loop, fabric, now)
             with loop.step("checking what has changed"):
-                await self._judgeTouched()
+                await self.diagnosis.judgeTouched()
         again = {node.guid for node in refresh.changed}
-        if self.findings.log.isPending(_SWEEP, set(map(str, self._touched))):
+        if self.diagnosis.isTouchedPending:
             again |= refresh.touched
         for guid in again & fabric.nodes.keys():
             self._sign(guid)
@@ -761,16 +657,15 @@ class FabricPoller:
             await asking
         if not self._areLIDsDoubtful:  # what was read by a LID may be another node's
             with step("judging counters"):
-                self._judgeCounters(self.fabric or fabric)
+                self._judgeCounters()
             await self._pause(fabric)
-        isOther = self.findings.log.current("flapping").keys() != self._flapping
-        if isOther or self.findings.log.isClearing(_SWEEP):
+        if self.diagnosis.isUnsettled:
             with step("checking what has changed"):
-                await self._judgeTouched()
+                await self.diagnosis.judgeTouched()
         with step("reporting a round"):
             await maybeDeferred(self._onRound, began)
         with step("freeing former nodes"):
-            await self._breakUp()
+            await self._replaced.free()
 
     async def _heard(self, isHeard: bool, fabric: Fabric) -> None:
         """Process whether another node than the local one has answered this process in a round."""
@@ -786,15 +681,6 @@ class FabricPoller:
         elif self._isUnheard:  # the others rest, and were not at fault
             self._reader.backOff.clear()
         self._isUnheard = not isHeard
-
-    async def _breakUp(self) -> None:
-        """Free the nodes of fabrics that others have replaced."""
-        while self._replaced:
-            left = iter(self._replaced.popleft().values())
-            while some := list(islice(left, _FREED)):
-                breakUp(some)
-                if len(some) == _FREED:
-                    await deferLater(self._reactor, 0.0)
 
     async def _readStates(
         self, schedule: MADSchedule, refresh: Refresh, nodes: list[Node], stateNodes: set[GUID]
@@ -856,32 +742,13 @@ class FabricPoller:
 
     # Findings.
 
-    def _judgeCounters(self, fabric: Fabric) -> None:
-        now = self._reactor.seconds()
-        silent = [guid for guid in self._reader.silent() if guid in fabric.nodes]
-        found = self._thresholds.findings(
-            *(fabric, now, self.topologyWatch.missingAt(), self.cables.serialOf),
-            self.findings.log.rules.ignored,
-        )
-        self.findings.journal.add(self._thresholds.moves.events(fabric, now))
-        if self._isUnheard and silent:
-            text = "no other node answers it for counters: it may have no LID, or no route leads to it"
-            found.append(Finding("counters-silent", self._agent.port.name, text))
-        elif silent:
-            text, missing = "it does not answer for its counters", self.topologyWatch.missingNodes
-            found += [
-                Finding("node-silent", str(fabric.nodes[guid]), text, guid)
-                for guid in silent
-                if guid not in missing  # those of another process, until the next sweep
-            ]
-        found += self.topologyWatch.silent()
-        self.findings.report(
-            *(_COUNTERS, found, {str(guid) for guid in silent}),
-            lambda key: self._isUnheard and key.kind == "node-silent",
-        )
+    def _judgeCounters(self) -> None:
+        """Report findings of counters, and of what has read them."""
+        self.diagnosis.judgeCounters(self._reader.silent(), self._agent.port.name if self._isUnheard else "")
         collectors = self._collectors  # a former process may have had some
         self.findings.report("collectors", [] if collectors is None else collectors.findings())
-        congested = congestionFindings(fabric, self.congestion.waits, self.load)
+        assert self.fabric is not None  # its counters were read
+        congested = congestionFindings(self.fabric, self.congestion.waits, self.load)
         self.findings.report(_CONGESTION, congested + self.congestion.findings())
 
     def sent(self, port: Port) -> float | None:

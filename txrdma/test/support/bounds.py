@@ -38,7 +38,8 @@ BOUNDS: Final = {
         mad.MADServer._handlers mad.PortWatch._polling mad.Registrations._known
         mad.Runner.running,wanting,_sources,_ready mad.SATransactor._lids mad.Servers._servers
         mad.Task.children,_answers mad.Transactions.open,_pausing mad.UmadPort._awaited
-        monitor.ConfigReader.mistakes,_wrong monitor.EventHub._edges monitor.FabricPoller._running,_replaced
+        monitor.ConfigReader.mistakes,_wrong monitor.EventHub._edges monitor.FabricPoller._running
+        monitor.ReplacedFabrics._left
         monitor.MaintainedFiles.problems,_written monitor.Notifier._added,_queues
         monitor.SupervisedLoop._waiting monitor.Supervisor.loops monitor.Tallies._limits
         monitor.CounterReader._interrupted monitor._Link.waiting,_open,_requests monitor._TimedWait.receivers
@@ -181,7 +182,8 @@ BOUNDS: Final = {
         monitor.CounterReader.meters,changed,_visits,_running
         monitor.DetailReader.causes,_explained,_unable
         monitor.ErrorThresholds._downs,_links,_restarts,_resets,_down,_trained,_recent,_full,_former,_causes
-        monitor.FabricPoller.firmware,linear,_rotation,_touched monitor.ChangeSigns.nodes,_ports
+        monitor.FabricPoller.firmware,linear,_rotation monitor.FabricDiagnosis._touched
+        monitor.ChangeSigns.nodes,_ports
         monitor.FindingLog._pending,open
         monitor.TopologyWatch._appeared,present,linked,lost,came monitor.Tallies._tallies
         kit.BackOff._silent monitor._Visit.stops,pending,doubted,states tap.HistoryReplay._growing

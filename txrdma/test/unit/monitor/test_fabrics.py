@@ -388,7 +388,7 @@ class ServiceTests(ServiceTestCase):
     def test_probes(self) -> None:
         """The process is ready if all fabrics are ready; otherwise it names those that are not."""
         self.assertEqual(self.get("/readyz").code, 200)
-        self.service.monitors["south"].poller.fabric = None
+        self.service.monitors["south"].poller.diagnosis.fabric = None
         answer = self.get("/readyz")
         self.assertEqual((answer.code, answer.text), (503, "south: the first sweep is in progress\n"))
         self.assertEqual(self.get("/healthz").code, 200)

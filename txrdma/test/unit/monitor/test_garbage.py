@@ -13,7 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.fabric.model import Node
 from txrdma.monitor import garbage
 from txrdma.monitor.garbage import COMPLETE_SECONDS, GarbageCollection
-from txrdma.monitor.reading import poller
+from txrdma.monitor.reading import poller, replaced
 from txrdma.monitor.series.exposition import exposed
 from txrdma.test.support.monitor.fetching import Connection
 from txrdma.test.unit.monitor.test_exposition import parsed
@@ -165,8 +165,8 @@ class ReplacedInPiecesTests(ReplacedFabricTests):
 
     def setUp(self) -> None:
         super().setUp()
-        for name in ("_FREED", "_SWITCHES"):
-            self.patch(poller, name, 1)
+        self.patch(replaced, "_FREED", 1)
+        self.patch(poller, "_SWITCHES", 1)
 
 
 class ConnectionTests(SiteTestCase):

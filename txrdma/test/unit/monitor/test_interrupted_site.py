@@ -93,7 +93,7 @@ class InterruptionTests(SiteTestCase):
     def play(self, path: str) -> list[str]:
         """Make a request in which a function may raise; return what is wrong."""
         self.escaped, wrong, reader = 0, list[str](), self.reader
-        self.poller.version += 1
+        self.poller.diagnosis.version += 1
         self.isArmed = True
         victim = self.ask(path)
         self.isArmed = False
@@ -111,7 +111,7 @@ class InterruptionTests(SiteTestCase):
             if other != EVENTS and (not bystander.isEnding or bystander.answer.code not in (200, 404)):
                 wrong.append(f"then {other} is answered by {bystander.transport.value()[:60]!r}")
             bystander.close()
-        self.poller.version += 1
+        self.poller.diagnosis.version += 1
         self.site.hub.fabricChanged()
         self.pump(0.2)
         if reader.isEnding or b"event: round" not in reader.transport.value()[before:]:

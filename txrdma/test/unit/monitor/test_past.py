@@ -120,7 +120,7 @@ class PastTests(PageTestCase):
             self.json(f"topology/difference?from={before - 30}")
             self.pump(20.0)
         self.assertEqual(self.reads, 3)
-        self.poller.version += 1  # as with each sweep
+        self.poller.diagnosis.version += 1  # as with each sweep
         self.json(f"topology/difference?from={before - 30}")
         self.assertEqual(self.reads, 3)
         self.cut("b", 2)

@@ -27,7 +27,7 @@ from txrdma.mad.layouts.messages import ClassPortInfo, MADStatus
 from txrdma.mad.layouts.pma import PortRcvErrorDetails, PortXmitDiscardDetails
 from txrdma.mad.layouts.smp import PortInfo
 from txrdma.monitor.collecting.pool import CollectorPool
-from txrdma.monitor.diagnosis import topologywatch
+from txrdma.monitor.diagnosis import fabricdiagnosis, topologywatch
 from txrdma.monitor.diagnosis.findinglog import CauseChanged, FindingEvent, FindingLog, Raised
 from txrdma.monitor.diagnosis.journal import Journal
 from txrdma.monitor.diagnosis.tallies import TallyLimit
@@ -159,7 +159,7 @@ class PieceTests(PollerTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.pauses = self.endingAt = 0
-        for module in (health, topologywatch, poller):
+        for module in (health, topologywatch, fabricdiagnosis, poller):
             self.patch(module, "_PIECE", 1)
 
         def paused(*arguments: Any) -> Any:
@@ -168,7 +168,8 @@ class PieceTests(PollerTestCase):
                 self.clock.callLater(0.0, self.poller.sweeps.cancel)
             return deferLater(*arguments)
 
-        self.patch(poller, "deferLater", paused)
+        for module in (fabricdiagnosis, poller):
+            self.patch(module, "deferLater", paused)
 
     def test_pieces(self) -> None:
         """Sweeps, changes and their findings are the same with pauses, in which other work is done."""
@@ -465,10 +466,11 @@ class PollerTests(PollerTestCase):
         self.started()
         whole, part = self.sweptFabric, Fabric()
         part.nodes.update(list(whole.nodes.items())[:-1])
-        lock, journal = self.poller._lock, self.poller.findings.journal
+        diagnosis, journal = self.poller.diagnosis, self.poller.findings.journal
+        lock = diagnosis._lock
         lock.acquire()
         for fabric in (part, whole):
-            Deferred.fromCoroutine(self.poller._follow(self.poller.rounds, fabric, self.clock.seconds()))
+            Deferred.fromCoroutine(diagnosis.follow(fabric, self.clock.seconds()))
         lock.release()
         kinds = [change.kind for change in journal.changes if change.kind.startswith("node")]
         self.assertEqual(kinds, ["node-gone", "node-came"])

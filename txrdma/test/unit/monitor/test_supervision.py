@@ -16,6 +16,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import DeviceUnavailable
 from txrdma.monitor.config import parseConfig
+from txrdma.monitor.diagnosis.fabricdiagnosis import FabricDiagnosis
 from txrdma.monitor.diagnosis.findinglog import Cleared, Raised
 from txrdma.monitor.diagnosis.findingreports import FindingReports
 from txrdma.monitor.events.alerts import AlertRules
@@ -203,13 +204,13 @@ _OTHERS = {"_settings", "statistics", "_unwatchPort", "_seconds"}
 """Values without functions that can fail, and a function that only L{FabricPoller.stop} calls."""
 
 
-def collaboratorsOf(owner: FabricPoller | FindingReports) -> list[str]:
+def collaboratorsOf(owner: FabricPoller | FabricDiagnosis | FindingReports) -> list[str]:
     """Return paths of what a poller calls, or whose methods it calls, so that new ones count."""
     found = []
     for name, value in vars(owner).items():
         if (callable(value) or type(value).__module__.startswith(_PARTS)) and name not in _OTHERS:
             found.append(name)
-        if isinstance(value, FindingReports):
+        if isinstance(value, FabricDiagnosis | FindingReports):
             found += [f"{name}.{each}" for each in collaboratorsOf(value)]
     return found
 
@@ -328,11 +329,11 @@ class ChaosTests(PollerTestCase):
         """A refresh with a part that raises is repeated, although nothing else has changed."""
         self.started()
         self.pump(20.0)
-        self.raising(self.poller, "_check", 1)
+        self.raising(self.poller.diagnosis, "check", 1)
         self.poller._sign(self.fabric.node("c").guid)
         refreshes = next(loop for loop in self.poller.supervisor.loops if loop.name == "refresh")
         self.pump(3.0)
-        self.assertEqual(refreshes.problem, "checking what has changed: _check fails")
+        self.assertEqual(refreshes.problem, "checking what has changed: check fails")
         self.pump(60.0)
         self.assertEqual(refreshes.problem, "")
         self.assertEqual(len(self.flushLoggedErrors(ValueError)), 1)
