@@ -219,19 +219,40 @@ def _answer(answer: Any) -> Answer:
     return answer if isinstance(answer, int) else bytes.fromhex(answer)
 
 
+def writeSnapshot(fabric: Fabric, path: str) -> None:
+    """
+    Write a fabric to a file, which is replaced as a whole.
+
+    @raise InvalidRequest: the file cannot be written.
+    """
+    _write(path, json.dumps(dump(fabric)).encode() + b"\n")
+
+
 def writeRecording(recording: Recording, path: str) -> None:
     """
     Write a recording to a file, which is replaced as a whole.
 
     @raise InvalidRequest: the file cannot be written.
     """
-    content = gzip.compress(json.dumps(dumpRecording(recording)).encode(), mtime=0)
+    _write(path, gzip.compress(json.dumps(dumpRecording(recording)).encode(), mtime=0))
+
+
+def _write(path: str, content: bytes) -> None:
+    """Replace a file, or write to a device or a pipe, such as that of C{/dev/stdout}."""
+    try:
+        if os.path.exists(path) and not os.path.isfile(path):
+            Path(path).write_bytes(content)
+        else:
+            _replace(os.path.realpath(path), content)
+    except OSError as error:
+        raise InvalidRequest(f"snapshot {path}: {reasonText(error)}") from error
+
+
+def _replace(path: str, content: bytes) -> None:
     part = Path(f"{path}.{token_hex(4)}.part")  # another process may write the same file
     try:
         part.write_bytes(content)
         os.replace(part, path)
-    except OSError as error:
-        raise InvalidRequest(f"snapshot {path}: {reasonText(error)}") from error
     finally:  # also after Ctrl-C
         with suppress(OSError):
             part.unlink()

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import gc
-import json
 import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from pathlib import Path
 from typing import Any, Final, TYPE_CHECKING
 
 from twisted.internet.defer import CancelledError
@@ -23,7 +21,7 @@ from txrdma.fabric.discovery import MAX_OUTSTANDING, Sweep
 from txrdma.fabric.model import described, Fabric, Problem
 from txrdma.fabric.nodenames import NodeNames
 from txrdma.fabric.recording import Recording
-from txrdma.fabric.snapshots import dump, parseRecording
+from txrdma.fabric.snapshots import parseRecording, writeSnapshot
 from txrdma.fabric.sweepbounds import MOST_HOPS, MOST_NODES
 from txrdma.fabric.texts import readText
 from txrdma.iba.path import IBDRPath
@@ -151,7 +149,7 @@ async def swept(session: Session, isPartial: bool = False, withLinks: bool = Tru
 
         fabric.problems += isolation(fabric)
     if options["save"]:
-        save(fabric, options["save"])
+        writeSnapshot(fabric, options["save"])
     return fabric
 
 
@@ -185,7 +183,7 @@ async def _sweptAround(session: Session, isPartial: bool, withLinks: bool) -> Fa
             if not _isReported(sweep.fabric, isPartial):
                 raise
     if options["save"] and not isInterrupted(sweep.fabric):
-        save(sweep.fabric, options["save"])
+        writeSnapshot(sweep.fabric, options["save"])
     return sweep.fabric if sweep.first is None else part(sweep.fabric, sweep.first, hops)
 
 
@@ -269,14 +267,6 @@ def recalled(options: FabricOptions, names: NodeNames, fabric: Fabric | None = N
     from txrdma.fabric.parts import located, part
 
     return part(fabric, located(fabric, target, names), options["hops"] or 0)
-
-
-def save(fabric: Fabric, path: str) -> None:
-    """Write a snapshot of a fabric to a file; raise L{InvalidRequest} if it cannot be written."""
-    try:
-        Path(path).write_text(json.dumps(dump(fabric)) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise InvalidRequest(f"snapshot {path}: {error}") from error
 
 
 def printProblems(fabric: Fabric) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import json
 import os
@@ -196,6 +197,30 @@ class SnapshotTests(NetFabricTestCase):
         writeRecording(recording, str(path))
         self.assertEqual(path.read_bytes(), content)
         self.assertEqual(list(folder.iterdir()), [path])
+
+    def test_kept(self) -> None:
+        """A file that cannot be replaced keeps its content; so does the link to it."""
+        folder = Path(self.mktemp())
+        folder.mkdir()
+        path, link = folder / "site", folder / "link"
+        link.symlink_to("site")
+        for command in (("snapshot", str(link)), ("discover", "--save", str(link))):
+            with self.subTest(command[0]):
+                self.printed(*command)
+                content = path.read_bytes()
+                with patch.object(os, "replace", side_effect=OSError(errno.ENOSPC, "No space left")):
+                    self.printed(*command)
+                self.assertIn("No space left", str(self.status))
+                self.assertEqual((path.read_bytes(), sorted(folder.iterdir())), (content, [link, path]))
+                self.assertTrue(link.is_symlink())
+
+    def test_pipe(self) -> None:
+        """A snapshot can be written to a pipe, which is not replaced."""
+        read, write = os.pipe()
+        with open(read, "rb") as reader:
+            with open(write, "wb"):
+                self.printed("discover", "--save", f"/dev/fd/{write}")
+            self.assertEqual(len(json.load(reader)["nodes"]), 6)
 
     def test_interrupted(self) -> None:
         """Ctrl-C while the file is written leaves neither it nor a part of it."""
