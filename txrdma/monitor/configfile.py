@@ -159,12 +159,13 @@ class ConfigReader:
         self.mistakes.append((self.lineOf(shown), f"{shown}: {text}"))
 
     def separate(self, fabric: str, taken: dict[str, str]) -> None:
-        """Report files and databases that another fabric has, too: those in C{taken}."""
+        """Report files, databases and collectors that another fabric has, too: those in C{taken}."""
         history, remote = self.table("history"), self.table("remote-write")
-        found = {f"files.{name}": path for name, path in self.table("files").items()}
-        found["history"] = history.get("url") or history.get("file")
-        found["remote-write.spill"] = remote.get("spill")
-        for key, path in found.items():
+        found = [(f"files.{name}", path) for name, path in self.table("files").items()]
+        found.append(("history", history.get("url") or history.get("file")))
+        found.append(("remote-write.spill", remote.get("spill")))
+        found += (("poll.collectors", one) for one in self.table("poll").get("collectors", ()))
+        for key, path in found:
             if path and taken.setdefault(path, fabric) != fabric:
                 self._mistake(key, f"fabric {taken[path]} has {path}, too: it may contain {{fabric}}")
 

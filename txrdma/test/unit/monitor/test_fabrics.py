@@ -75,7 +75,7 @@ class ConfigTests(SynchronousTestCase):
         Path(path).write_text("secret\n")
         text = f"""
             [poll]
-            collectors = ["tcp:{{fabric}}-reader:9316", "tcp:reader:9316"]
+            collectors = ["tcp:{{fabric}}-1:9316", "tcp:{{fabric}}-2:9316"]
             collector-key-file = "{path}"
             [alerts.mail]
             host = "mail"
@@ -85,7 +85,9 @@ class ConfigTests(SynchronousTestCase):
             [fabrics.south]
             """
         for fabric in parseConfig(text).fabrics:
-            self.assertEqual(fabric.collectors, (f"tcp:{fabric.fabric}-reader:9316", "tcp:reader:9316"))
+            self.assertEqual(
+                fabric.collectors, (f"tcp:{fabric.fabric}-1:9316", f"tcp:{fabric.fabric}-2:9316")
+            )
             assert fabric.mail is not None
             self.assertEqual(fabric.mail.receivers, (f"{fabric.fabric}@example.org",))
 
@@ -121,11 +123,19 @@ class ConfigTests(SynchronousTestCase):
         self.assertIn("is no name of a fabric", str(error))
 
     def test_shared(self) -> None:
-        """Two fabrics cannot share a history or a file."""
+        """Two fabrics cannot share a history or a file, nor a collector, whose port is in one of them."""
         text = "history.file = '/x'\n[fabrics.north]\n[fabrics.south]\n"
         self.refused(
             text, "file, line 3: fabrics.south.history: fabric north has /x, too: it may contain {fabric}"
         )
+        collectors = (
+            "poll = {collectors = ['tcp:%s:1'], collector-key-file = '/key'}\n[fabrics.a]\n[fabrics.b]\n"
+        )
+        self.refused(
+            collectors % "r",
+            "file, line 3: fabrics.b.poll.collectors: fabric a has tcp:r:1, too: it may contain {fabric}",
+        )
+        parseConfig(collectors % "{fabric}")
 
 
 class ServiceTestCase(SynchronousTestCase):
