@@ -37,7 +37,7 @@ _BACKGROUND_SECONDS: Final = 86400
 _DAYS: Final = 28.0
 _MOST_DAYS: Final = 1100.0
 _NAMES: Final = NodeNames({})
-_TEXT: Final = "An example is in the documentation of the fabric monitor: docs/fabric-monitor.md."
+_TEXT: Final = "An example is in the documentation: docs/monitor-rehearsals.md."
 
 
 class CommandOptions(BaseOptions):

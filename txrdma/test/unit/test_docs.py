@@ -72,13 +72,18 @@ class NumbersTests(SynchronousTestCase):
         ports = words.get(sweepbounds._MOST_PORTS)
         for page, sentences in (
             (
-                "fabric-monitor",
+                "monitor-operation",
                 (
                     f"After {words.get(webaccess.MOST_GUESSES)} wrong passwords for a name",
                     f"from that address until the {words.get(int(webaccess.GUESS_SECONDS))} is over",
                     f"a token of {webaccess.FEWEST_CHARACTERS} characters or more",
                     f"At most {site.MOST_CONNECTIONS:,} connections are open",
                     f"and {site.MOST_OF_CLIENT:,} of one address",
+                ),
+            ),
+            (
+                "fabric-monitor",
+                (
                     f"At most {events.MOST_READERS:,} clients can read events",
                     f"buffer stays full for a {words.get(int(events.STALLED_SECONDS))}",
                     f"pages of 100 rows (`limit`, up to {tables.MOST_ROWS}, and `offset`)",
