@@ -1,5 +1,5 @@
 """
-The page on the communication manager: its programs run, and its diagrams and names are correct.
+The pages on connections of the communication manager: their programs run, and diagrams and names are correct.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from txrdma.test.support.processes import CHECKOUT, groupAddress, loopbackAddres
 
 
 class PageTests(SynchronousTestCase):
-    """docs/cm.md."""
+    """Messages, streams, and the manager."""
 
     slowBecause = "runs the examples in processes"
 
     def setUp(self) -> None:
-        path = CHECKOUT / "docs" / "cm.md"
-        if not path.exists():
+        paths = [CHECKOUT / "docs" / f"{name}.md" for name in ("cm", "rsockets", "cm-manager")]
+        if not paths[0].exists():
             raise SkipTest("not a checkout")
-        self.page = path.read_text()
+        self.pages = "\n".join(path.read_text() for path in paths)
 
         addresses = ("127.0.0.2", "127.0.0.3", "127.0.1.2", "127.0.1.3")
         self.others = {address: loopbackAddress() for address in addresses}
         self.others["239.1.2.3"] = groupAddress()
-        programs = re.findall(r"^```python\n(.*?)^```$", self.page, re.MULTILINE | re.DOTALL)
+        programs = re.findall(r"^```python\n(.*?)^```$", self.pages, re.MULTILINE | re.DOTALL)
         self.share, self.use, self.server, self.client, *rest = map(self.elsewhere, programs)
-        self.stream, self.mapped, self.manager, self.migration, self.datagrams, self.group = rest
+        self.datagrams, self.group, self.stream, self.mapped, self.manager, self.migration = rest
 
     def elsewhere(self, program: str) -> str:
         """Return the program with other loopback addresses, which are probably unused."""
@@ -98,13 +98,13 @@ class PageTests(SynchronousTestCase):
     def test_names(self) -> None:
         """The requests in the tables are methods."""
         kinds = {"manager": ConnectionManager, "connection": CMConnection, "transport": RDMATransport}
-        for owner, names in re.findall(r"`(manager|connection|transport)\.([a-zA-Z]+)", self.page):
+        for owner, names in re.findall(r"`(manager|connection|transport)\.([a-zA-Z]+)", self.pages):
             kind = kinds[owner]
             declared = {name for each in kind.__mro__ for name in getattr(each, "__annotations__", ())}
             self.assertTrue(hasattr(kind, names) or names in declared, names)
 
     def test_pictures(self) -> None:
-        """Each diagram of the page can be drawn."""
+        """Each diagram of the pages can be drawn."""
         extensions = CHECKOUT / "docs" / "_extensions"
         self.patch(sys, "path", [*sys.path, str(extensions)])  # they import each other
         try:
@@ -112,7 +112,7 @@ class PageTests(SynchronousTestCase):
         except ImportError as error:
             raise SkipTest(str(error)) from None
         graph = cast("Callable[[str], str]", module["connectionGraph"])
-        parts = re.findall(r"\{connection-machine\} (\w+)", self.page)
+        parts = re.findall(r"\{connection-machine\} (\w+)", self.pages)
         self.assertEqual(set(parts), set(module["_CM"]))
         self.assertIn('"REQ_SENT" -> "REP_RCVD" [label="replied"];', graph("active"))
         self.assertIn('"REP_SENT" -> "ESTABLISHED" [label="confirmed"];', graph("passive"))

@@ -1,4 +1,4 @@
-"""The numbers in C{docs/cm.md} equal those of the code, and the statements about them are true."""
+"""The numbers in the pages of L{PAGES} equal those of the code, and the statements about them are true."""
 
 from __future__ import annotations
 
@@ -45,9 +45,10 @@ from txrdma.test.support.cm.messaging import MessagingCase
 from txrdma.test.unit.cm.test_searching import ESTABLISHED, WHOLE
 from txrdma.testing.protocols import ProducerRecorder
 
-PAGE = Path(txrdma.__file__).parent.parent / "docs" / "cm.md"
+DOCS = Path(txrdma.__file__).parent.parent / "docs"
+PAGES = [DOCS / f"{name}.md" for name in ("cm", "rsockets", "cm-manager")]
 WORDS = {"two": 2, "four": 4, "five": 5, "eight": 8, "ten": 10}
-REASON = None if PAGE.exists() else "not a checkout"
+REASON = None if DOCS.exists() else "not a checkout"
 
 CONSTANTS: tuple[tuple[str, tuple[float, ...]], ...] = (
     # Message protocols
@@ -96,15 +97,16 @@ CONSTANTS: tuple[tuple[str, tuple[float, ...]], ...] = (
      (PING_SECONDS + FIRST_PING_SECONDS, 2 * PING_SECONDS + FIRST_PING_SECONDS)),
     ("with the next of # names (`ADDRESS/0` to `ADDRESS/#`)", (NAMES, NAMES - 1)),
 )  # fmt: skip
-"""Sentences of the page with C{#} in place of numbers, and these numbers."""
+"""Sentences of the pages with C{#} in place of numbers, and these numbers."""
 
 
 def stated(sentence: str) -> tuple[float, ...]:
-    """Return the numbers that the page has in place of each C{#} of a sentence, which occurs once."""
+    """Return the numbers that the pages have in place of each C{#} of a sentence, which occurs once."""
     number = rf"([\d,]+(?:\.\d+)?|{'|'.join(WORDS)})"
-    found = re.findall(re.escape(sentence).replace(r"\#", number), " ".join(PAGE.read_text().split()))
+    text = " ".join(word for page in PAGES for word in page.read_text().split())
+    found = re.findall(re.escape(sentence).replace(r"\#", number), text)
     if len(found) != 1:
-        raise AssertionError(f"the page has {len(found)} times: {sentence}")
+        raise AssertionError(f"the pages have {len(found)} times: {sentence}")
     texts = found if isinstance(found[0], str) else found[0]
     return tuple(WORDS.get(text) or float(text.replace(",", "")) for text in texts)
 
@@ -115,7 +117,7 @@ class NumberTests(SynchronousTestCase):
     skip = REASON
 
     def test_constants(self) -> None:
-        """The page has the values of the constants."""
+        """The pages have the values of the constants."""
         for sentence, values in CONSTANTS:
             with self.subTest(sentence=sentence):
                 self.assertEqual(stated(sentence), values)
