@@ -26,13 +26,13 @@ from txrdma.test.support.processes import CHECKOUT
 
 class PageTests(SynchronousTestCase):
     def setUp(self) -> None:
-        path = CHECKOUT / "docs" / "btl.md"
-        if not path.exists():
+        paths = [CHECKOUT / "docs" / f"{name}.md" for name in ("btl", "btl-protocol")]
+        if not paths[0].exists():
             raise SkipTest("not a checkout")
-        self.text = path.read_text()
+        self.text = "\n".join(path.read_text() for path in paths)
 
     def test_program(self) -> None:
-        """The page's program runs and prints the documented output."""
+        """The first page's program runs and prints the documented output."""
         (program,) = re.findall(r"^```python\n(.*?)^```", self.text, re.M | re.S)
         self.assertPrints(program, "sum 95.5\n")
 
