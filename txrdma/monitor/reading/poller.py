@@ -347,33 +347,54 @@ class FabricPoller:
             return False
         began = self._reactor.seconds()
         self._unplanned.begin(began)
-        settings, statistics, step = self._settings, self.statistics, self.sweeps.step
-        most, hops, nodes = settings.maxOutstanding, settings.maxHops, settings.mostNodes
-        perNode = MAX_PER_NODE
-        if self.fabric is not None:  # in the background
-            most, perNode = max(_LEAST_OUTSTANDING, most // _LATER_SHARE), 1
-        managers: list[Finding] | None = []
         self._pauseSeconds = None
-        isCutOff = False
+        managers: list[Finding] | None = []
         try:
-            for _ in range(_SWEEPS):
-                sweep = Sweep(self._agent, most, hops, maxPerNode=perNode, mostNodes=nodes, isWhole=True)
-                fabric = await sweep.run()
-                self._replaced.watch(fabric)
-                await self._pause(fabric)
-                isDoubtful = not sweep.bounds.isFull and await self.diagnosis.lacksSilent(fabric)
-                isCutOff = isDoubtful and await self._isCutOff(fabric)
-                if isCutOff or not isDoubtful:
-                    break
-            if not (fabric.isLocalOnly or isCutOff):
-                managers = None
-                with step("asking subnet managers"):
-                    managers = await managerFindings(self._agent, self._agent.port.endPort, fabric)
-                    await self._pause(fabric)
+            sweep, isCutOff = await self._takeSweep()
+            if not (sweep.fabric.isLocalOnly or isCutOff):
+                managers = await self._askManagers(sweep.fabric)
         finally:
             now = self._sweptAt = self._reactor.seconds()
-            statistics.sweepSeconds = now - began
-        statistics.sweeps += 1
+            self.statistics.sweepSeconds = now - began
+        self.statistics.sweeps += 1
+        await self._judgeSweep(sweep, isCutOff, managers, now)
+        return True
+
+    async def _takeSweep(self) -> tuple[Sweep, bool]:
+        """Sweep, twice if known nodes are silent; return the sweep, and whether the local port is cut off."""
+        settings = self._settings
+        most, perNode = settings.maxOutstanding, MAX_PER_NODE
+        if self.fabric is not None:  # in the background
+            most, perNode = max(_LEAST_OUTSTANDING, most // _LATER_SHARE), 1
+        for _ in range(_SWEEPS):
+            sweep = Sweep(
+                *(self._agent, most, settings.maxHops),
+                maxPerNode=perNode,
+                mostNodes=settings.mostNodes,
+                isWhole=True,
+            )
+            fabric = await sweep.run()
+            self._replaced.watch(fabric)
+            await self._pause(fabric)
+            isDoubtful = not sweep.bounds.isFull and await self.diagnosis.lacksSilent(fabric)
+            isCutOff = isDoubtful and await self._isCutOff(fabric)
+            if isCutOff or not isDoubtful:
+                break
+        return sweep, isCutOff
+
+    async def _askManagers(self, fabric: Fabric) -> list[Finding] | None:
+        """Return the findings about subnet managers; None if asking them failed."""
+        with self.sweeps.step("asking subnet managers"):
+            managers = await managerFindings(self._agent, self._agent.port.endPort, fabric)
+            await self._pause(fabric)
+            return managers
+        return None
+
+    async def _judgeSweep(
+        self, sweep: Sweep, isCutOff: bool, managers: list[Finding] | None, now: float
+    ) -> None:
+        """Handle the result of a sweep, which may have seen only a part of the fabric."""
+        fabric = sweep.fabric
         if isCutOff:
             self._pauseSeconds = self._leastPause()
             self._cutOff()
@@ -381,9 +402,9 @@ class FabricPoller:
         elif self.diagnosis.lacksBranch(sweep):
             await self._sweptPartly(fabric)
         elif fabric.isLocalOnly and self.topologyWatch.present:
-            self._pauseSeconds = settings.settleSeconds
+            self._pauseSeconds = self._settings.settleSeconds
             self._cutOff()
-            with step("checking the fabric"):
+            with self.sweeps.step("checking the fabric"):
                 await self.diagnosis.judgeAlone(fabric)
         elif sweep.bounds.isFull and self.fabric is not None:
             await self._sweptPartly(fabric)
@@ -391,7 +412,6 @@ class FabricPoller:
             await self._swept(fabric, now)
             if managers is not None:
                 self.diagnosis.judgeManagers(managers)
-        return True
 
     def _sweepSoon(self, seconds: float) -> None:
         """Schedule a sweep, because something may have changed."""
