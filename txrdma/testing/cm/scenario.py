@@ -316,8 +316,8 @@ class Connection:
         self.scenario.require(isKnown and mayFail, f"{self!r} is not connected: {result!r}")
 
     def cancel(self) -> None:
-        """Cancel the attempt."""
-        if self.attempt is not None and self.result is None:
+        """Cancel the attempt, unless its process has been killed."""
+        if self.attempt is not None and self.result is None and not self.host.isDead:
             self.mayFail = True
             self._disturb()
             self.attempt.cancel()
