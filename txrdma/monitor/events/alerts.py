@@ -28,6 +28,8 @@ _log = Logger()
 GRACE_SECONDS: Final = 900.0
 """Seconds after which a finding that a previous process has sent, and that is not found again, is cleared."""
 
+_WEEK: Final = 7 * 86400.0
+
 
 @frozen
 class WeeklyTime:
@@ -144,7 +146,7 @@ class _Waiting:
     delays alerts of what stays away from it, and not those of what returns with it.
     """
 
-    __slots__ = ("_end", "_silenced", "_since", "_spent", "due", "entry", "foundSince")
+    __slots__ = ("_end", "_ours", "_silenced", "_since", "_spent", "due", "entry", "foundSince")
 
     def __init__(self, entry: Entry, now: float) -> None:
         self.due = now
@@ -153,6 +155,7 @@ class _Waiting:
         self._since: float | None = None  # without a cause
         self._spent = 0.0
         self._silenced: tuple[Sequence[Silence], str] | None = None
+        self._ours: Sequence[Silence] = ()
 
     def update(self, entry: Entry, now: float, delaySeconds: float) -> None:
         """Process a finding whose cause may have changed."""
@@ -164,24 +167,40 @@ class _Waiting:
             self._since, self._silenced = now, None
             self.due = now + max(0.0, delaySeconds - self._spent)  # not before silences of the present
 
-    def end(self, silences: Sequence[Silence]) -> float:
+    def end(self, silences: Sequence[Silence], now: float) -> float:
         """
         Return when the finding may be sent: after its silences, and not while another finding explains it or
-        it is acknowledged.
+        it is acknowledged. If it was not sent then, a silence that has begun meanwhile delays it, too.
 
         @param silences: silences, which are compared only once with a finding.
         """
         found = self.entry.finding
         if found.cause is not None or self.entry.acknowledgement is not None:
             return inf
-        if self._silenced is None or self._silenced[0] is not silences or self._silenced[1] != found.where:
-            self._silenced = silences, found.where
-            self._end = self.due
+        known, where = self._silenced or (None, "")
+        isNew = known is not silences or where != found.where
+        if isNew:
+            self._silenced, self._ours, self._end = (silences, found.where), silences, self.due
+        if isNew or (self._ours and now >= self._end):
+            ours, self._ours = self._ours, ()
             with _log.failuresHandled("silences of {where} are ignored, after an error", where=found.where):
-                ours = [one for one in silences if one.until > self.due and one.holds(self.entry)]
-                for _ in ours:  # the end of one may be within another one
-                    self._end = max(one.endOf(self._end) for one in ours)
+                if isNew:
+                    ours = [one for one in silences if one.until > self.due and one.holds(self.entry)]
+                at = max(self._end, now)
+                end = _silentUntil(ours, at)
+                self._end, self._ours = (end if end > at else self._end), ours
         return self._end
+
+
+def _silentUntil(silences: Sequence[Silence], at: float) -> float:
+    """
+    Return when none of these silences holds; the time itself if none does then. One may begin before another
+    ends, without an end: more than a week is not examined.
+    """
+    latest = at + _WEEK
+    while silences and at < latest and (end := max(one.endOf(at) for one in silences)) > at:
+        at = end
+    return at
 
 
 class AlertTracker:
@@ -284,7 +303,7 @@ class AlertTracker:
 
     def deadline(self, now: float) -> float | None:
         """Return the time at which L{take} may return alerts; None without pending alerts."""
-        dues = [one.end(self.rules.silences) for one in self._waiting.values()]
+        dues = [one.end(self.rules.silences, now) for one in self._waiting.values()]
         dues += [due for due, _finding in self._leaving.values()]
         first = min(dues, default=inf) + self.rules.groupSeconds
         if self._unseen:
@@ -310,7 +329,7 @@ class AlertTracker:
         alerts = []
         for key, one in self._waiting.items():
             with step(one.entry.finding.where):
-                if one.end(self.rules.silences) <= now:
+                if one.end(self.rules.silences, now) <= now:
                     alerts.append(Alert(key, True, one.entry.toDict()))
         for alert in alerts:
             del self._waiting[alert.key]

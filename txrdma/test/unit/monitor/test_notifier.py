@@ -200,10 +200,10 @@ class NotifierTests(SynchronousTestCase):
         """The work for a finding does not grow with the number of findings that wait, and all are sent."""
         end, calls = alerts._Waiting.end, 0
 
-        def counted(waiting: alerts._Waiting, silences: Sequence[Silence]) -> float:
+        def counted(waiting: alerts._Waiting, silences: Sequence[Silence], now: float) -> float:
             nonlocal calls
             calls += 1
-            return end(waiting, silences)
+            return end(waiting, silences, now)
 
         self.patch(alerts._Waiting, "end", counted)
         notifier = self.started()
@@ -278,6 +278,49 @@ class NotifierTests(SynchronousTestCase):
             tracker = AlertTracker(rules, at)
             tracker.raised(entryOf(), at)
             self.assertEqual(tracker.deadline(at), sunday.timestamp() + expected * 3600, hours)
+
+    def test_adjoiningWindows(self) -> None:
+        """A finding is sent when no window holds any more, although one follows the other every day."""
+        sunday, morning = datetime(2026, 3, 1).timestamp(), WeeklyTime((1,), 0, 8 * 60)
+        always = WeeklyTime(tuple(range(7)), 0, 0)
+        for times, hours in (
+            ((WeeklyTime((6,), 22 * 60, 2 * 60), WeeklyTime((0,), 60, 5 * 60), WeeklyTime((0,), 300, 0)), 48),
+            ((WeeklyTime((6, 0), 22 * 60, 22 * 60), morning), 70),
+        ):
+            at = sunday + 23 * 3600
+            tracker = AlertTracker(AlertRules(0.0, 0.0, silences=(Silence(times=times),)), at)
+            tracker.raised(entryOf(), at)
+            while (due := tracker.deadline(at)) is not None and not tracker.take(due):
+                self.assertGreater(due, at)
+                at = due
+            self.assertEqual(due, sunday + hours * 3600)
+        until = sunday + 30 * 86400.0
+        tracker = AlertTracker(AlertRules(0.0, 0.0, silences=(Silence(until=until, times=(always,)),)), 0.0)
+        tracker.raised(entryOf(), sunday)
+        self.assertEqual([tracker.take(sunday + day * 86400.0) for day in range(30)], [[]] * 30)
+        self.assertEqual(len(tracker.take(until)), 1)
+
+    def test_windowAfterReload(self) -> None:
+        """A window that a changed configuration moves silences also what was due before it, until its end."""
+        sunday = datetime(2026, 3, 1).timestamp()
+        first, second = (Silence(times=(WeeklyTime((6,), *at),)) for at in ((60, 180), (90, 240)))
+        tracker, entry = AlertTracker(AlertRules(0.0, 0.0, silences=(first,)), 0.0), entryOf()
+        tracker.raised(entry, sunday + 3600.0)
+        tracker.change(AlertRules(0.0, 0.0, silences=(second,)), [entry], sunday + 2 * 3600.0)
+        self.assertEqual(tracker.take(sunday + 3 * 3600.0), [])
+        self.assertEqual(tracker.deadline(sunday + 3 * 3600.0), sunday + 4 * 3600.0)
+        tracker.change(AlertRules(0.0, 0.0), [entry], sunday + 3.5 * 3600.0)
+        self.assertEqual(len(tracker.take(sunday + 3.5 * 3600.0)), 1)
+
+    def test_windowWhileCollecting(self) -> None:
+        """A finding that is collected for a message when a window begins is sent at its end."""
+        sunday = datetime(2026, 3, 1).timestamp()
+        silence = Silence(times=(WeeklyTime((6,), 60, 120),))
+        tracker = AlertTracker(AlertRules(0.0, 10.0, silences=(silence,)), 0.0)
+        tracker.raised(entryOf(), sunday + 3595.0)
+        self.assertEqual(tracker.deadline(sunday + 3595.0), sunday + 3605.0)
+        self.assertEqual(tracker.take(sunday + 3605.0), [])
+        self.assertEqual(tracker.deadline(sunday + 3605.0), sunday + 7210.0)
 
     def test_repeat(self) -> None:
         """With a repeat interval, existing findings are sent again."""
