@@ -99,19 +99,26 @@ def notesOf(finding: Mapping[str, Any]) -> dict[str, str]:
     return {name: text for name, text in notes.items() if text}
 
 
-def _alert(one: Alert) -> dict[str, Any]:
+def _alert(one: Alert, end: float | None) -> dict[str, Any]:
+    """
+    Return what both formats have in common.
+
+    @param end: time at which the alert ends, or expires; None for an open one. If the clock was set back
+        between two processes, that is before the alert was raised, which receivers refuse.
+    """
     finding = one.finding
     described = {"summary": finding["text"], "description": finding["advice"], "where": finding["where"]}
     annotations = {**described, "id": one.identity, **notesOf(finding)}
-    startsAt = _time(finding["firstSeen"])
-    return {"labels": labelsOf(finding), "annotations": annotations, "startsAt": startsAt}
+    start = finding["firstSeen"] if end is None else min(finding["firstSeen"], end)
+    times = {"startsAt": _time(start), "endsAt": _time(end)}
+    return {"labels": labelsOf(finding), "annotations": annotations, **times}
 
 
 def postedAlerts(alerts: Sequence[Alert], now: float) -> list[dict[str, Any]]:
     """Return alerts in the format of Alertmanager's API, which expire after three missing repetitions."""
     expiry = now + 3 * REPEAT_SECONDS
     ends = [expiry if one.isRaised else one.finding["clearedAt"] for one in alerts]
-    return [{**_alert(one), "endsAt": _time(end)} for one, end in zip(alerts, ends, strict=True)]
+    return [_alert(one, end) for one, end in zip(alerts, ends, strict=True)]
 
 
 def webhookMessage(alerts: Sequence[Alert], receiver: str) -> dict[str, Any]:
@@ -121,7 +128,7 @@ def webhookMessage(alerts: Sequence[Alert], receiver: str) -> dict[str, Any]:
         labels = json.dumps(labelsOf(one.finding), sort_keys=True).encode()
         fingerprint = blake2b(labels, digest_size=8).hexdigest()
         status = {"status": _NAMES[one.isRaised], "generatorURL": "", "fingerprint": fingerprint}
-        posted.append({**status, **_alert(one), "endsAt": _time(one.finding["clearedAt"])})
+        posted.append({**status, **_alert(one, one.finding["clearedAt"])})
     return {
         "version": "4",
         "groupKey": "{}",

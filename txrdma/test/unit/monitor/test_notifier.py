@@ -633,6 +633,14 @@ class FormatTests(SynchronousTestCase):
         (alert,) = postedAlerts(alertsOf("leaf 1", isRaised=False), 3000.0)
         self.assertEqual(alert["endsAt"], "1970-01-01T00:33:20Z")
 
+    def test_clockSetBack(self) -> None:
+        """No alert ends before it starts, also if the clock was set back while the monitor did not run."""
+        raised, (cleared,) = alertsOf("leaf 1"), alertsOf("leaf 2", isRaised=False)
+        cleared = replace(cleared, finding={**cleared.finding, "firstSeen": 9000.0})
+        for now in (3000.0, 50.0):
+            for alert in postedAlerts([*raised, cleared], now) + webhookMessage([cleared], "me")["alerts"]:
+                self.assertLessEqual(alert["startsAt"], alert["endsAt"])
+
     def test_webhook(self) -> None:
         """Webhooks get the format of Alertmanager's webhooks."""
         message = webhookMessage(alertsOf("leaf 1", "leaf 2") + alertsOf("leaf 3", isRaised=False), "me")
