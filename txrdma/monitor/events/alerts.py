@@ -326,14 +326,15 @@ class AlertTracker:
             for key in self._unseen:
                 self._leaving[key] = (now, {**self.sent.pop(key), "clearedAt": now})
             self._unseen.clear()
-        alerts = []
+        raised = []
         for key, one in self._waiting.items():
             with step(one.entry.finding.where):
                 if one.end(self.rules.silences, now) <= now:
-                    alerts.append(Alert(key, True, one.entry.toDict()))
-        for alert in alerts:
+                    raised.append(Alert(key, True, one.entry.toDict()))
+        for alert in raised:
             del self._waiting[alert.key]
             self.sent[alert.key] = alert.finding
-        alerts += [Alert(key, False, finding) for key, (_due, finding) in self._leaving.items()]
+        # Ends come first: another severity of the same finding may follow, whose state is the one to store.
+        ended = [Alert(key, False, finding) for key, (_due, finding) in self._leaving.items()]
         self._leaving.clear()
-        return alerts
+        return ended + raised

@@ -451,6 +451,20 @@ class NotifierTests(SynchronousTestCase):
             self.assertEqual(found, {(False, "warning"), (True, "critical")})
             self.assertEqual(len(self.channel.alerts), 2)
 
+    def test_severityWithoutDelay(self) -> None:
+        """Without a delay, the end of an alert is sent before that of another severity, which is stored."""
+        store = HistoryStore(self.mktemp())
+        self.addCleanup(store.close)
+        rules = AlertRules(0.0, 0.0)
+        notifier = self.started(rules, StoredMemory(store))
+        notifier.findingChanged(Raised(entryOf()))
+        self.clock.advance(0.0)
+        notifier.change(rules, [self.channel], [entryOf(severity=Severity.CRITICAL)])
+        self.clock.advance(0.0)
+        sent = [(alert.isRaised, alert.finding["severity"]) for alert in self.channel.alerts]
+        self.assertEqual(sent, [(True, "warning"), (False, "warning"), (True, "critical")])
+        self.assertEqual([one["severity"] for one in formerAlerts(store).sent.values()], ["critical"])
+
     def test_newChannel(self) -> None:
         """A channel that a changed configuration adds gets the open alerts, others do not get them again."""
         notifier = self.started(AlertRules(0.0, 0.0))
