@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -23,7 +23,7 @@ from txrdma.fabric.advice import Severity
 from txrdma.fabric.health import Finding
 from txrdma.fabric.model import Fabric, Node
 from txrdma.fabric.nodenames import NodeNames, nodeNamesText
-from txrdma.fabric.slurm import hostName, isHost, slurmText, slurmYAML
+from txrdma.fabric.slurm import AGGREGATION, hostName, isHost, slurmText, slurmYAML
 from txrdma.iba.types import GUID
 from txrdma.kit.logs import reasonText
 from txrdma.kit.values import frozen
@@ -72,7 +72,7 @@ def addAdapters(adapters: Adapters, nodes: Iterable[Node]) -> None:
 
 
 def unfitHosts(
-    fabric: Fabric, entries: Iterable[Entry], adapters: Adapters, switches: Collection[GUID] = ()
+    fabric: Fabric, entries: Iterable[Entry], adapters: Adapters, isAdapter: Callable[[GUID], bool]
 ) -> dict[str, str]:
     """
     Return the hosts that should get no jobs, by name, with the reason: those that have findings of severity
@@ -82,19 +82,18 @@ def unfitHosts(
     several hosts claim it, unless their descriptions are those of adapters of one host.
 
     @param adapters: the adapters of all hosts of the fabric.
-    @param switches: GUIDs of missing nodes that are not hosts.
+    @param isAdapter: returns whether a missing node is a channel adapter.
     """
     unfit: dict[str, str] = {}
     for entry in entries:
         found = entry.finding
         if entry.severity < Severity.WARNING or found.kind in _FIT or found.guid is None:
             continue
-        description = _hostAt(fabric, found.guid, found.port)
-        isAbsent = description is None and found.kind in _ABSENT and found.guid not in switches
-        if isAbsent:
+        description, isAbsent = _hostAt(fabric, found.guid, found.port), found.guid not in fabric.nodes
+        if isAbsent and found.kind in _ABSENT and AGGREGATION not in found.where and isAdapter(found.guid):
             description = found.where.rpartition(" (")[0]
-        name = hostName(description or "")
-        claims = [*adapters.get(name, ()), *([_adapter(description or "")] * isAbsent)]
+        name = hostName(description)
+        claims = [*adapters.get(name, ()), *([_adapter(description)] * isAbsent)]
         if name and (len(claims) == 1 or ("" not in claims and len(set(claims)) == len(claims))):
             unfit.setdefault(name, f"{found.kind}: {found.text}")
     return dict(sorted(unfit.items()))
@@ -105,13 +104,13 @@ def _adapter(description: str) -> str:
     return description.strip().partition(" ")[2]
 
 
-def _hostAt(fabric: Fabric, guid: GUID, number: int | None) -> str | None:
-    """Return the description of a host, or of the host linked to a switch's port; None without one."""
+def _hostAt(fabric: Fabric, guid: GUID, number: int | None) -> str:
+    """Return the description of a host, or of the host linked to a switch's port; C{""} without one."""
     node: Node | None = fabric.nodes.get(guid)
     if node is not None and node.isSwitch:
         port = None if number is None else node.known(number)
         node = None if port is None or port.peer is None else port.peer.node
-    return node.description if node is not None and isHost(node) else None
+    return node.description if node is not None and isHost(node) else ""
 
 
 class MaintainedFiles:
@@ -144,9 +143,9 @@ class MaintainedFiles:
             return
         self._forgetDeleted()
         if settings.unfit:
-            switches = {guid for guid, gone in poller.topologyWatch.missingNodes.items() if not gone.beyond}
             adapters = await self._adaptersOf(fabric, version)
-            unfit = unfitHosts(fabric, poller.findings.log.open.values(), adapters, switches)
+            opened, isAdapter = poller.findings.log.open.values(), poller.topologyWatch.isAdapter
+            unfit = unfitHosts(fabric, opened, adapters, isAdapter)
             await self._write(settings.unfit, (f"{name}\t{why}" for name, why in unfit.items()))
         if version != self._version and settings is self._settings:
             self._version = version

@@ -18,6 +18,7 @@ from txrdma.fabric.model import Fabric, Node, Port, PortKey
 from txrdma.fabric.rootcause import causesOfLoss, explained, OF_ENDS
 from txrdma.fabric.texts import listed
 from txrdma.iba.types import GUID
+from txrdma.iba.verbs import NodeType
 from txrdma.kit.values import record
 from txrdma.monitor.diagnosis.fabricstate import (
     fabricOf,
@@ -55,11 +56,13 @@ class Absence:
     @ivar where: name of the node, or of the link's first port.
     @ivar beyond: name of the port that led to the node, or of the link's other port; C{""} without one.
     @ivar since: time of the first sweep that did not find it.
+    @ivar type: L{NodeType} of a node; 0 if it is unknown, and for a link.
     """
 
     where: str
     beyond: str
     since: float
+    type: int = 0
 
 
 class TopologyWatch:
@@ -100,7 +103,8 @@ class TopologyWatch:
         for key, state, one in readValid(states, stateOf):
             isNode = isinstance(key, GUID)
             if one.kind.endswith("-gone"):
-                (nodes if isNode else links)[key] = Absence(state.name, state.beyond, one.at)
+                kind = state.type if isNode else 0
+                (nodes if isNode else links)[key] = Absence(state.name, state.beyond, one.at, kind)
             else:
                 (present if isNode else linked)[key] = state
         if len(present) >= _FEWEST:
@@ -155,7 +159,7 @@ class TopologyWatch:
         # No pauses from here on: pages show either the former state or the new one.
         for guid, state in self.present.items():
             if guid not in nodes:
-                self.missingNodes[guid] = Absence(state.name, state.beyond, now)
+                self.missingNodes[guid] = Absence(*state[:2], now, state.type)
         for link in lost:
             self.missingLinks[link] = Absence(*self.linked[link][:2], now)
         # With those that are missing from now on: a bounded table may forget them at once.
@@ -271,6 +275,13 @@ class TopologyWatch:
     def missingAt(self) -> dict[PortKey, Link]:
         """Return the missing links by each of their two ports."""
         return {end: link for link in self.missingLinks for end in link}
+
+    def isAdapter(self, guid: GUID) -> bool:
+        """Return whether a node is a channel adapter; one of unknown type is, unless it was a switch."""
+        state = self.missingNodes.get(guid) or self.present.get(guid)
+        if state is None:
+            return False
+        return state.type == NodeType.CHANNEL_ADAPTER or (not state.type and bool(state.beyond))
 
     def silent(self) -> list[Finding]:
         """Return findings about nodes that two sweeps did not reach, although they have links."""

@@ -356,7 +356,9 @@ class FileTests(PollerTestCase):
     def unfit(self, fabric: Fabric) -> dict[str, str]:
         adapters: Adapters = {}
         addAdapters(adapters, fabric.nodes.values())
-        return unfitHosts(fabric, self.poller.findings.log.open.values(), adapters)
+        return unfitHosts(
+            fabric, self.poller.findings.log.open.values(), adapters, self.poller.topologyWatch.isAdapter
+        )
 
     def test_hostsInPieces(self) -> None:
         """Hosts are examined in pieces, once for each state of the fabric; the file is the same."""
@@ -436,6 +438,26 @@ class FileTests(PollerTestCase):
         self.pump(30.0)
         self.assertEqual(len(self.poller.findings.log.open), 1)
         self.assertEqual(self.unfit(self.sweptFabric), {})
+
+    def test_absentOthers(self) -> None:
+        """Missing switches, routers and aggregation nodes are no hosts, also when they have just returned."""
+        self.fabric.node("b").description = "tree Aggregation Node"
+        self.started()
+        path = Path(self.mktemp())
+        files = MaintainedFiles(self.clock, FileSettings(unfit=str(path)))
+        for change in (self.fabric.cut, self.fabric.heal):
+            for port in (("d", 1), ("c", 1), ("left", 2), ("left", 3), ("left", 4)):
+                change(*port)
+            self.pump(25.0)
+            gone = {
+                entry.finding.where.partition(" (")[0]
+                for entry in self.poller.findings.log.open.values()
+                if entry.finding.kind == "node-gone"
+            }
+            self.assertEqual(gone, {"c", "d", "right", "tree Aggregation Node"})
+            self.successResultOf(Deferred.fromCoroutine(files.update(self.poller)))
+            self.assertEqual([line.partition("\t")[0] for line in path.read_text().splitlines()], ["c"])
+        self.assertEqual(len(self.sweptFabric.nodes), 6)
 
 
 class TerminalTests(PollerTestCase):
