@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from txrdma.fabric.model import Fabric, Node, Port
+from txrdma.fabric.model import Fabric, Node, Port, UNNAMED
 from txrdma.iba.types import GUID
 
 
@@ -30,7 +30,7 @@ class Difference:
     after: str
 
     def __str__(self) -> str:
-        where = f"{self.name or 'a node'} ({self.guid})"
+        where = f"{self.name or UNNAMED} ({self.guid})"
         if self.port is not None:
             where += f" port {self.port}"
         if not self.before or not self.after:
@@ -109,7 +109,7 @@ def _links(fabric: Fabric) -> dict[tuple[GUID, int, GUID, int], tuple[Port, Port
 
 
 def _ofLink(kind: str, one: Port, other: Port) -> Difference:
-    text = f"to {other.node.description or 'a node'} ({other.node.guid}) port {other.number}"
+    text = f"to {other.node.description or UNNAMED} ({other.node.guid}) port {other.number}"
     was, now = (text, "") if kind == "link-removed" else ("", text)
     return Difference(kind, one.node.guid, one.node.description, one.number, was, now)
 

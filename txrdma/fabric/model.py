@@ -30,6 +30,9 @@ from txrdma.mad.layouts.values import LANES, PortCapability
 PortKey = tuple[GUID, int]
 """Identity of a port in all sweeps: the GUID of its node, and the port number."""
 
+UNNAMED: Final = "a node"
+"""Name of a node without a description."""
+
 lidIn, lmcIn = peek(PortInfo, "lid"), peek(PortInfo, "lmc")
 _state, _physicalState = peek(PortInfo, "portState"), peek(PortInfo, "portPhysicalState")
 _width = peek(PortInfo, "linkWidthActive")
@@ -220,7 +223,7 @@ class Node:
 
     def __str__(self) -> str:
         """Name of the node: C{"leaf 3 (0002:c903:0001:0002)"}, with spaces for unprintable characters."""
-        return f"{printable(self.description) or 'a node'} ({self.guid})"
+        return f"{printable(self.description) or UNNAMED} ({self.guid})"
 
     @property
     def info(self) -> NodeInfo:

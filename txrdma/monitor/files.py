@@ -21,7 +21,7 @@ from twisted.logger import Logger
 
 from txrdma.fabric.advice import Severity
 from txrdma.fabric.health import Finding
-from txrdma.fabric.model import Fabric, Node
+from txrdma.fabric.model import Fabric, Node, UNNAMED
 from txrdma.fabric.nodenames import NodeNames, nodeNamesText
 from txrdma.fabric.slurm import AGGREGATION, hostName, isHost, slurmText, slurmYAML
 from txrdma.iba.types import GUID
@@ -91,7 +91,8 @@ def unfitHosts(
             continue
         description, isAbsent = _hostAt(fabric, found.guid, found.port), found.guid not in fabric.nodes
         if isAbsent and found.kind in _ABSENT and AGGREGATION not in found.where and isAdapter(found.guid):
-            description = found.where.rpartition(" (")[0]
+            known = found.where.rpartition(" (")[0]
+            description = "" if known == UNNAMED else known
         name = hostName(description)
         claims = [*adapters.get(name, ()), *([_adapter(description)] * isAbsent)]
         if name and (len(claims) == 1 or ("" not in claims and len(set(claims)) == len(claims))):

@@ -396,6 +396,14 @@ class FileTests(PollerTestCase):
         one.description = "b"
         self.assertEqual(sorted(self.unfit(fabric)), ["c"])
 
+    def test_unnamed(self) -> None:
+        """A missing host without a name makes none unfit that has the name C{"a"}."""
+        self.fabric.node("a").description, self.fabric.node("c").description = "a HCA-1", ""
+        self.started()
+        self.loseHost()
+        self.assertEqual(self.output(), [("raised", "node-gone", "a node")])
+        self.assertEqual(self.unfit(self.sweptFabric), {})
+
     def test_longNames(self) -> None:
         """A faulty host that claims another's name makes that unfit only as its second adapter."""
         self.started()
