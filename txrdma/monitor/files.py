@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -24,10 +24,10 @@ from txrdma.fabric.health import Finding
 from txrdma.fabric.model import Fabric, Node, UNNAMED
 from txrdma.fabric.nodenames import NodeNames, nodeNamesText
 from txrdma.fabric.slurm import AGGREGATION, hostName, isHost, slurmText, slurmYAML
-from txrdma.iba.types import GUID
 from txrdma.kit.logs import reasonText
 from txrdma.kit.values import frozen
 from txrdma.monitor.diagnosis.findinglog import Entry
+from txrdma.monitor.diagnosis.topologywatch import TopologyWatch
 from txrdma.monitor.reading.poller import FabricPoller
 
 _log = Logger()
@@ -72,7 +72,7 @@ def addAdapters(adapters: Adapters, nodes: Iterable[Node]) -> None:
 
 
 def unfitHosts(
-    fabric: Fabric, entries: Iterable[Entry], adapters: Adapters, isAdapter: Callable[[GUID], bool]
+    fabric: Fabric, entries: Iterable[Entry], adapters: Adapters, watch: TopologyWatch
 ) -> dict[str, str]:
     """
     Return the hosts that should get no jobs, by name, with the reason: those that have findings of severity
@@ -82,19 +82,24 @@ def unfitHosts(
     several hosts claim it, unless their descriptions are those of adapters of one host.
 
     @param adapters: the adapters of all hosts of the fabric.
-    @param isAdapter: returns whether a missing node is a channel adapter.
+    @param watch: knows the missing nodes, and since when a host is at its port: what was found there before
+        is about another one.
     """
     unfit: dict[str, str] = {}
     for entry in entries:
         found = entry.finding
         if entry.severity < Severity.WARNING or found.kind in _FIT or found.guid is None:
             continue
-        description, isAbsent = _hostAt(fabric, found.guid, found.port), found.guid not in fabric.nodes
-        if isAbsent and found.kind in _ABSENT and AGGREGATION not in found.where and isAdapter(found.guid):
+        node = fabric.nodes.get(found.guid)
+        if node is not None:
+            description = _hostAt(node, entry, watch)
+        elif found.kind in _ABSENT and AGGREGATION not in found.where and watch.isAdapter(found.guid):
             known = found.where.rpartition(" (")[0]
             description = "" if known == UNNAMED else known
+        else:
+            continue
         name = hostName(description)
-        claims = [*adapters.get(name, ()), *([_adapter(description)] * isAbsent)]
+        claims = [*adapters.get(name, ()), *([_adapter(description)] * (node is None))]
         if name and (len(claims) == 1 or ("" not in claims and len(set(claims)) == len(claims))):
             unfit.setdefault(name, f"{found.kind}: {found.text}")
     return dict(sorted(unfit.items()))
@@ -105,13 +110,14 @@ def _adapter(description: str) -> str:
     return description.strip().partition(" ")[2]
 
 
-def _hostAt(fabric: Fabric, guid: GUID, number: int | None) -> str:
+def _hostAt(node: Node, entry: Entry, watch: TopologyWatch) -> str:
     """Return the description of a host, or of the host linked to a switch's port; C{""} without one."""
-    node: Node | None = fabric.nodes.get(guid)
-    if node is not None and node.isSwitch:
-        port = None if number is None else node.known(number)
-        node = None if port is None or port.peer is None else port.peer.node
-    return node.description if node is not None and isHost(node) else ""
+    if node.isSwitch:
+        port = None if entry.finding.port is None else node.known(entry.finding.port)
+        if port is None or port.peer is None or entry.lastSeen < watch.linkedSince(port, port.peer):
+            return ""
+        node = port.peer.node
+    return node.description if isHost(node) else ""
 
 
 class MaintainedFiles:
@@ -145,8 +151,8 @@ class MaintainedFiles:
         self._forgetDeleted()
         if settings.unfit:
             adapters = await self._adaptersOf(fabric, version)
-            opened, isAdapter = poller.findings.log.open.values(), poller.topologyWatch.isAdapter
-            unfit = unfitHosts(fabric, opened, adapters, isAdapter)
+            opened = poller.findings.log.open.values()
+            unfit = unfitHosts(fabric, opened, adapters, poller.topologyWatch)
             await self._write(settings.unfit, (f"{name}\t{why}" for name, why in unfit.items()))
         if version != self._version and settings is self._settings:
             self._version = version

@@ -276,6 +276,14 @@ class TopologyWatch:
         """Return the missing links by each of their two ports."""
         return {end: link for link in self.missingLinks for end in link}
 
+    def linkedSince(self, port: Port, peer: Port) -> float:
+        """
+        Return when two ports were linked: minus infinity if that was so in the first sweep. A link that was
+        missing meanwhile is the same one, unless a port of it was linked elsewhere.
+        """
+        ends = (port.node.guid, port.number), (peer.node.guid, peer.number)
+        return max(self._appeared.get(link, -inf) for link in (ends, ends[::-1]))
+
     def isAdapter(self, guid: GUID) -> bool:
         """Return whether a node is a channel adapter; one of unknown type is, unless it was a switch."""
         state = self.missingNodes.get(guid) or self.present.get(guid)

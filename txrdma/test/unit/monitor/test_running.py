@@ -356,9 +356,8 @@ class FileTests(PollerTestCase):
     def unfit(self, fabric: Fabric) -> dict[str, str]:
         adapters: Adapters = {}
         addAdapters(adapters, fabric.nodes.values())
-        return unfitHosts(
-            fabric, self.poller.findings.log.open.values(), adapters, self.poller.topologyWatch.isAdapter
-        )
+        opened = self.poller.findings.log.open.values()
+        return unfitHosts(fabric, opened, adapters, self.poller.topologyWatch)
 
     def test_hostsInPieces(self) -> None:
         """Hosts are examined in pieces, once for each state of the fabric; the file is the same."""
@@ -395,6 +394,30 @@ class FileTests(PollerTestCase):
         self.assertEqual(sorted(self.unfit(fabric)), ["b"])
         one.description = "b"
         self.assertEqual(sorted(self.unfit(fabric)), ["c"])
+
+    def test_otherHost(self) -> None:
+        """A host at the port of a former one is not unfit by what was found at that port before it came."""
+        self.fabric.cut("c")
+        self.started()
+        self.fabric.setCounters("left", 2, symbolErrorCounter=60)  # of b
+        self.pump(30.0)
+        self.assertEqual(list(self.unfit(self.sweptFabric)), ["b"])
+        left, c = (self.fabric.port(*at) for at in (("left", 2), ("c", 1)))
+        self.fabric.cut("left", 2)
+        assert left.peer is not None and c.peer is not None
+        left.peer.peer = c.peer.peer = None
+        left.peer, c.peer = c, left
+        self.fabric.heal("left", 2)
+        self.pump(25.0)
+        port = self.sweptFabric.portAt(*self.portKey("left", 2))
+        assert port is not None and port.peer is not None
+        self.assertEqual(port.peer.node.description, "c")
+        self.assertIn("symbol-errors", {key.kind for key in self.poller.findings.log.open})
+        self.assertEqual(self.unfit(self.sweptFabric), {})
+        self.pump(60.0)
+        self.fabric.setCounters("left", 2, symbolErrorCounter=160)  # of c
+        self.pump(20.0)
+        self.assertEqual(list(self.unfit(self.sweptFabric)), ["c"])
 
     def test_unnamed(self) -> None:
         """A missing host without a name makes none unfit that has the name C{"a"}."""
