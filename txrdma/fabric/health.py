@@ -311,14 +311,14 @@ async def managerFindings(rpcs: RPCs, endPort: MADEndPort, fabric: Fabric) -> li
     if not endPort.smLID:
         return [Finding("no-sm", "our port", "it knows no subnet manager")]
     found: list[Finding] = []
-    masters: dict[GUID, str] = {}
+    masters: dict[GUID, int] = {}
     try:
         info = await rpcs.SubnGet(SMInfo, toLID(endPort, endPort.smLID))
         if info.smState is not SMState.MASTER:
             text = f"the subnet manager that is known to us is {info.smState.name}"
             found.append(Finding("no-sm", f"LID {endPort.smLID}", text))
         else:
-            masters[info.guid] = f"LID {endPort.smLID}"
+            masters[info.guid] = endPort.smLID
     except MADFailure as error:
         found.append(Finding("sm-silent", f"LID {endPort.smLID}", f"the subnet manager: {error}"))
     schedule = MADSchedule(rpcs)
@@ -330,15 +330,16 @@ async def managerFindings(rpcs: RPCs, endPort: MADEndPort, fabric: Fabric) -> li
             found.append(_about("sm-silent", port, f"it reports a subnet manager: {error}"))
             return
         if info.smState is SMState.MASTER:
-            masters.setdefault(info.guid, f"LID {port.lid}")
+            masters.setdefault(info.guid, port.lid)
 
     others = (
         port for port in fabric.endPorts() if _capabilities(port.raw) & _IS_SM and port.lid != endPort.smLID
     )
     await schedule.run(mqueue=(ask(port) for port in list(others) if port.lid))
     if len(masters) > 1:
-        text = f"{len(masters)} subnet managers think they are in charge"
-        found.append(Finding("several-sms", " and ".join(masters.values()), text))
+        lids = ", ".join(f"LID {lid}" for lid in sorted(masters.values()))
+        text = f"{len(masters)} subnet managers think they are in charge: {lids}"
+        found.append(Finding("several-sms", "subnet managers", text))
     return found + list(_otherManagers(fabric, endPort.smLID))
 
 
