@@ -182,12 +182,18 @@ def _identifierFindings(fabric: Fabric) -> Iterator[Finding | None]:
         for lid in lids:
             owner = owners.setdefault(lid, port)
             if owner is not port:
-                yield _about("duplicate-lid", port, f"LID {lid} is that of {owner}, too")
+                owners[lid], later = sorted((owner, port), key=_rank)
+                yield _about("duplicate-lid", later, f"LID {lid} is that of {owners[lid]}, too")
     isLarge = len(fabric.nodes) > _PIECE
     for check in (_guidFindings, _nameFindings, _machineFindings):
         yield from check(fabric)
         if isLarge:
             yield None
+
+
+def _rank(port: Port) -> tuple[bytes, int]:
+    """Return the sort key of ports with one identifier: the order in which a sweep finds them varies."""
+    return port.node.guid.raw, port.number
 
 
 def _guidFindings(fabric: Fabric) -> Iterator[Finding | None]:
@@ -200,9 +206,10 @@ def _guidFindings(fabric: Fabric) -> Iterator[Finding | None]:
         for number, guid in node.portGUIDs.items():
             ports[guid].append((node, number))
     for guid, owners in ports.items():
-        for node, number in owners[1:]:
-            first = f"{owners[0][0]} port {owners[0][1]}"
-            yield _about("duplicate-guid", node.port(number), f"its GUID {guid} is that of {first}, too")
+        if len(owners) > 1:
+            first, *others = sorted((node.port(number) for node, number in owners), key=_rank)
+            for port in others:
+                yield _about("duplicate-guid", port, f"its GUID {guid} is that of {first}, too")
 
 
 def _nameFindings(fabric: Fabric) -> Iterator[Finding | None]:

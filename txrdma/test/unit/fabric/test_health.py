@@ -105,6 +105,19 @@ class FindingTests(HealthTestCase):
         self.fabric.port("d").info[16:18] = b"\xc0\x00"
         self.assertIn("bad-lid", [one.kind for one in findings(self.swept())])
 
+    def test_duplicatesInAnyOrder(self) -> None:
+        """Duplicate LIDs and GUIDs are found at the same ports, in whatever order a sweep finds the nodes."""
+        fabric = self.swept()
+        one, other = (fabric.portAt(self.fabric.node(name).guid, 1) for name in ("a", "c"))
+        assert one is not None and other is not None
+        other.setInfo(one.raw)
+        other.node.setPortGUID(other.number, one.guid)
+        before = findings(fabric)
+        self.assertEqual({found.kind for found in before}, {"duplicate-lid", "duplicate-guid"})
+        self.assertEqual({found.where for found in before}, {str(other)})
+        fabric.nodes = dict(reversed(fabric.nodes.items()))
+        self.assertEqual(findings(fabric), before)
+
 
 class ManagerTests(HealthTestCase):
     def findings(self, fabric: Fabric) -> list[Finding]:
