@@ -160,14 +160,20 @@ class ConfigReader:
 
     def separate(self, fabric: str, taken: dict[str, str]) -> None:
         """Report files, databases and collectors that another fabric has, too: those in C{taken}."""
-        history, remote = self.table("history"), self.table("remote-write")
-        found = [(f"files.{name}", path) for name, path in self.table("files").items()]
-        found.append(("history", history.get("url") or history.get("file")))
-        found.append(("remote-write.spill", remote.get("spill")))
-        found += (("poll.collectors", one) for one in self.table("poll").get("collectors", ()))
-        for key, path in found:
-            if path and taken.setdefault(path, fabric) != fabric:
+        collectors = (("poll.collectors", one) for one in self.table("poll").get("collectors", ()))
+        for key, path in (*self._paths(), *collectors):
+            if taken.setdefault(path, fabric) != fabric:
                 self._mistake(key, f"fabric {taken[path]} has {path}, too: it may contain {{fabric}}")
+
+    def _paths(self) -> list[tuple[str, str]]:
+        """Return the paths and databases that this fabric alone may write, with their keys."""
+        history, files = self.table("history"), self.table("files")
+        found = [
+            ("history", history.get("url") or history.get("file")),
+            ("remote-write.spill", self.table("remote-write").get("spill")),
+            *((f"files.{key}", files.get(_known(key, SCHEMA["files"])[0])) for key in SCHEMA["files"]),
+        ]
+        return [(key, path) for key, path in found if path]
 
     def lineOf(self, key: str) -> int:
         """Return the line of a key, or of its table, which may be on one line."""
@@ -223,6 +229,10 @@ class ConfigReader:
             if self.table("poll").get("intervalSeconds", _LEAST_SENT) < _LEAST_SENT:
                 least = f"{_LEAST_SENT:g} s, as samples have whole seconds"
                 self._mistake("poll.interval", f"with remote-write it is at least {least}")
+        used: dict[str, str] = {}
+        for key, path in self._paths():
+            if used.setdefault(path, key) != key:
+                self._mistake(key, f"{used[path]} is {path}, too")
         for name, webhook in self.table("alerts", "webhooks").items():
             self._require(f"alerts.webhooks.{name}", webhook, url="url")
 

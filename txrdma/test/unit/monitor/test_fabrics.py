@@ -136,6 +136,17 @@ class ConfigTests(SynchronousTestCase):
             "file, line 3: fabrics.b.poll.collectors: fabric a has tcp:r:1, too: it may contain {fabric}",
         )
         parseConfig(collectors % "{fabric}")
+        names = "files.node-names = '/x'\n[fabrics.a]\n[fabrics.b]\n"
+        self.refused(names, "file, line 1: files.node-names: fabric a has /x, too: it may contain {fabric}")
+
+    def test_sharedInFabric(self) -> None:
+        """A fabric cannot have one path for two files."""
+        text = "[files]\nslurm = '/x'\nnode-names = '/x'\n"
+        self.refused(text, "file, line 3: files.node-names: files.slurm is /x, too")
+        self.refused(
+            "history.file = '/x/a'\nfiles.unfit = '/x/{fabric}'\n[fabrics.a]\n",
+            "file, line 2: files.unfit: history is /x/a, too",
+        )
 
 
 class ServiceTestCase(SynchronousTestCase):
