@@ -136,8 +136,8 @@ class FabricsService(ListeningService):
             _log.error("the configuration was not read again: {why}", why=errorText(error))
             return False
         remotes = {one.name: one for one in self.site.remotes}
-        names = [one.fabric for one in self._read.fabrics], [name for name, *_ in self._read.remotes]
-        if names != (list(self.monitors), list(remotes)):
+        names = {one.fabric for one in self._read.fabrics}, {name for name, *_ in self._read.remotes}
+        if names != (set(self.monitors), set(remotes)):
             _log.error("adding or removing fabrics needs a restart: the configuration was not read again")
             return False
         if not self._access.change(access):

@@ -430,6 +430,9 @@ class ServiceTests(ServiceTestCase):
         self.assertEqual([one._watch.readJobs is None for one in services], [True, False])
         self.service.reloadBy(lambda: parseConfig(text.replace("fabrics.south", "fabrics.west")))
         self.assertFalse(self.service.reload())
+        common, north, south = text.partition("[fabrics.north]")[0], *text.split("[fabrics.")[1:]
+        self.service.reloadBy(lambda: parseConfig(f"{common}[fabrics.{south}\n[fabrics.{north}"))
+        self.assertTrue(self.service.reload())
 
     def test_hangupDuringStop(self) -> None:
         """SIGHUP does not end the process while a service stops and writes the remaining history."""
