@@ -30,7 +30,7 @@ class CongestionReader:
     """
     Reads how long ports wait, node by node.
 
-    @ivar waits: ports that wait, or whose packets are marked.
+    @ivar waits: ports that waited when they were read, or whose packets were marked.
     @ivar full: ports whose PortXmitWait is at its maximum, so that it is unknown whether they wait.
     """
 
@@ -50,6 +50,16 @@ class CongestionReader:
         self._marks = {portKey: one for portKey, one in self._marks.items() if portKey[0] in known}
         self.full = {portKey for portKey in self.full if portKey[0] in known}
         self.waits = {portKey: wait for portKey, wait in self.waits.items() if portKey[0] in known}
+
+    def wait(self, portKey: PortKey) -> CreditWait | None:
+        """Return how long a port waits; None if it does not wait, or did not answer when it was read last."""
+        meter = self._meters.get(portKey)
+        return None if meter is None or meter.isSilent else self.waits.get(portKey)
+
+    def current(self) -> dict[PortKey, CreditWait]:
+        """Return L{wait} of all ports that wait."""
+        known = ((portKey, self.wait(portKey)) for portKey in list(self.waits))
+        return {portKey: wait for portKey, wait in known if wait is not None}
 
     def isWanted(self, node: Node) -> bool:
         """Return whether ports of a node or their peers wait, or waited at the last reading."""

@@ -768,8 +768,11 @@ class FabricPoller:
         collectors = self._collectors  # a former process may have had some
         self.findings.report("collectors", [] if collectors is None else collectors.findings())
         assert self.fabric is not None  # its counters were read
-        congested = congestionFindings(self.fabric, self.congestion.waits, self.load)
-        self.findings.report(_CONGESTION, congested + self.congestion.findings())
+        congested = congestionFindings(self.fabric, self.congestion.current(), self.load)
+        self.findings.report(
+            *(_CONGESTION, congested + self.congestion.findings()),
+            isUnknown=lambda key: self._isUnheard,
+        )
 
     def sent(self, port: Port) -> float | None:
         """Return the octets of data that a port sends per second; None if unknown."""

@@ -92,7 +92,7 @@ class Metrics:
     def _waits(self) -> Iterator[Family]:
         waits = (
             (labels(**self._common, guid=guidText(guid), port=number), f"{wait.share:.4f}")
-            for (guid, number), wait in list(self.watch.poller.congestion.waits.items())
+            for (guid, number), wait in self.watch.poller.congestion.current().items()
         )
         text = "Share of time in which the port had data to send and no credits"
         yield family("infiniband_port_transmit_wait_ratio", "gauge", text, waits)

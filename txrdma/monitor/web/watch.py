@@ -176,7 +176,7 @@ class PageContext:
 
     def waitShare(self, port: Port) -> float | None:
         """Return the share of time for which a port waits for credits; None if zero or unknown."""
-        wait = self.poller.congestion.waits.get((port.node.guid, port.number))
+        wait = self.poller.congestion.wait((port.node.guid, port.number))
         return None if wait is None else wait.share
 
     def rawBitErrorRate(self, port: Port) -> float | None:

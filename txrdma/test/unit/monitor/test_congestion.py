@@ -164,6 +164,28 @@ class CongestionTests(PollerTestCase):
         self.assertEqual(self.output(), [("cleared", "slow-receiver", "left")])
         self.assertEqual(self.poller.congestion.waits, {})
 
+    def test_unheard(self) -> None:
+        """While no node answers, former waits raise nothing and are not shown; a known finding remains."""
+        waiting = (("left", 2), ("right", 1))
+        self.wait(*waiting[0], 0.5)
+        self.started(300.0)
+        self.assertEqual(self.output(), [("raised", "slow-receiver", "left")])
+        self.wait(*waiting[1], 0.5)
+        self.pump(70.0)
+        self.assertEqual(len(self.poller.congestion.current()), 4)
+        self.fabric._resweepSeconds = None
+        self.fabric.cut("a")
+        self.fabric.heal("a")
+        self.pump(600.0)
+        kinds = {(what, kind) for what, kind, _where in self.output()}
+        self.assertIn(("raised", "counters-silent"), kinds)
+        self.assertEqual({kind for _what, kind in kinds if kind == "slow-receiver"}, set())
+        self.assertEqual(self.poller.congestion.current(), {})
+        self.fabric.sweep()
+        self.pump(300.0)
+        found = [(what, kind, where) for what, kind, where in self.output() if kind == "slow-receiver"]
+        self.assertEqual(found, [("raised", "slow-receiver", "right")])
+
     def test_optional(self) -> None:
         """Agents without optional counters are queried once for them; the share is known nevertheless."""
         optional = (PortVLXmitWaitCounters.attributeID, PortRcvConCtrl.attributeID)
