@@ -62,7 +62,16 @@ class CongestionReader:
         return {portKey: wait for portKey, wait in known if wait is not None}
 
     def isWanted(self, node: Node) -> bool:
-        """Return whether ports of a node or their peers wait, or waited at the last reading."""
+        """
+        Return whether ports of a node or their peers wait, or waited at the last reading; forget those
+        without a link.
+        """
+        for port in node.ports.values():
+            if port.peer is None:
+                portKey = (node.guid, port.number)
+                self.full.discard(portKey)
+                self.waits.pop(portKey, None)
+                self._marks.pop(portKey, None)
         wanted = [
             self._ticksOf(port) or self._isPeerCongested(port) or (node.guid, port.number) in self.waits
             for port in node.linked()

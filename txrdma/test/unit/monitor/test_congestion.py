@@ -224,6 +224,16 @@ class CongestionTests(PollerTestCase):
         self.pump(120.0)
         self.assertEqual(self.output(), [("cleared", "counter-full", "PortXmitWait")])
 
+    def test_narrowWithoutLink(self) -> None:
+        """A counter of waits that is full does not count when its port has no link any more."""
+        self.fabric.node("left").countsWide = False
+        self.wait("left", 2, 0.5)
+        self.started(400.0)
+        self.assertEqual(self.output(), [("raised", "counter-full", "PortXmitWait")])
+        self.fabric.cut("left", 2)
+        self.pump(200.0)
+        self.assertIn(("cleared", "counter-full", "PortXmitWait"), self.output())
+
     def test_full(self) -> None:
         """Counters of errors that are full are a finding with the command that clears them."""
         self.fabric.node("left").countsWide = False
