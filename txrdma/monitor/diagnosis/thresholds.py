@@ -274,9 +274,11 @@ class ErrorThresholds:
             kind = _KINDS.get(limit.counter, "errors")
             found.append(_at(fabric, kind, portKey, f"{counted}, {limit.most} are allowed"))
         for portKey, full in self._full.items():
-            names, target = ", ".join(map(shownName, full)), _target(fabric, portKey[0])
-            text = f"{names} cannot count further; this clears it: txrdma errors --clear {target}"
-            found.append(_at(fabric, "counter-full", portKey, text))
+            node = fabric.nodes.get(portKey[0])
+            if node is not None:
+                names = ", ".join(map(shownName, full))
+                text = f"{names} cannot count further; this clears it: txrdma errors --clear {node.lid}"
+                found.append(_at(fabric, "counter-full", portKey, text))
         found += self._bitErrorFindings(fabric, now)
         found += self._flapping(fabric, ends)
         grouped = self._grouped(fabric, found, now, ignored)
@@ -396,12 +398,6 @@ class ErrorThresholds:
         forget(self._trained, lambda _portKey, at: at < recently)
         forget(self._causes, lambda key, cause: cause[0] + self.periodOf(key[2]) <= now)
         forget(self._recent, lambda _portKey, errors: errors[-1][0] < recently)
-
-
-def _target(fabric: Fabric, guid: GUID) -> str:
-    """Return a node as an argument of commands: its LID."""
-    node = fabric.nodes.get(guid)
-    return str(guid) if node is None else str(node.lid)
 
 
 def _rank(fabric: Fabric, portKey: PortKey) -> tuple[bool, bytes, int]:

@@ -250,6 +250,19 @@ class CongestionTests(PollerTestCase):
         self.pump(60.0)
         self.assertEqual(self.output(), [("cleared", "counter-full", "left")])
 
+    def test_fullAndGone(self) -> None:
+        """Nobody is asked to clear the full counters of a node that is gone."""
+        self.fabric.node("c").countsWide = False
+        self.fabric.setCounters("c", 1, symbolErrorCounter=65535)
+        self.started()
+        self.assertEqual(self.output(), [("raised", "counter-full", "c")])
+        self.fabric.cut("c")
+        self.pump(100.0)
+        self.assertEqual(self.output(), [("raised", "node-gone", "c"), ("cleared", "counter-full", "c")])
+        self.fabric.heal("c")
+        self.pump(100.0)
+        self.assertEqual(self.output(), [("raised", "counter-full", "c"), ("cleared", "node-gone", "c")])
+
     def test_fillsUp(self) -> None:
         """A counter that becomes full is reported together with the errors that filled it."""
         self.fabric.node("left").countsWide = False
