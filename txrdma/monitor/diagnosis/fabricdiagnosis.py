@@ -8,6 +8,7 @@ each kind of result decides about those findings only that it can show or refute
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
 from itertools import chain
 from typing import Final, TypeVar
 
@@ -226,11 +227,16 @@ class FabricDiagnosis:
             self.findings.log.rules.ignored,
         )
         self.findings.journal.add(self._thresholds.moves.events(fabric, now))
+        missing = self.topologyWatch.missingNodes
+        found = [
+            replace(one, where=f"{missing[one.guid].where} port {one.port}") if one.guid in missing else one
+            for one in found
+        ]
         if unheardAt and silent:
             text = "no other node answers it for counters: it may have no LID, or no route leads to it"
             found.append(Finding("counters-silent", unheardAt, text))
         elif silent:
-            text, missing = "it does not answer for its counters", self.topologyWatch.missingNodes
+            text = "it does not answer for its counters"
             found += [
                 Finding("node-silent", str(fabric.nodes[guid]), text, guid)
                 for guid in silent

@@ -312,6 +312,17 @@ class PollerTests(PollerTestCase):
             self.assertEqual(self.asked(), usual + (errors == 7))
         self.assertEqual(self.poller.details.causes, {})
 
+    def test_errorsOfLostHost(self) -> None:
+        """Findings of the errors of a node keep its name when it is gone."""
+        self.started()
+        self.fabric.setCounters("c", 1, symbolErrorCounter=60)
+        self.pump(60.0)
+        before = {entry.finding.where for entry in self.poller.findings.log.open.values()}
+        self.loseHost()
+        self.pump(20.0)
+        after = {entry.finding.where for key, entry in self.poller.findings.log.open.items() if key.port}
+        self.assertEqual((len(before), after), (1, before))
+
     def test_silentHost(self) -> None:
         """A host that hangs has a gap, and is queried less frequently until it answers again."""
         self.fabric.growCounters("b", 1, portXmitData=1000.0)
