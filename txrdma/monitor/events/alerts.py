@@ -163,9 +163,12 @@ class _Waiting:
         if entry.finding.cause is not None:
             self._spent += 0.0 if self._since is None else now - self._since
             self._since = None
-        elif self._since is None:
+            return
+        if self._since is None:
             self._since, self._silenced = now, None
-            self.due = now + max(0.0, delaySeconds - self._spent)  # not before silences of the present
+        due = self._since + max(0.0, delaySeconds - self._spent)  # not before silences of the present
+        if due != self.due:
+            self.due, self._silenced = due, None
 
     def end(self, silences: Sequence[Silence], now: float) -> float:
         """

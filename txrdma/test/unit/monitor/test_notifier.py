@@ -509,6 +509,15 @@ class NotifierTests(SynchronousTestCase):
         self.clock.advance(1000.0)
         self.assertEqual(self.channel.output(), [[(False, "width", "leaf 1")]])
 
+    def test_changeOfDelay(self) -> None:
+        """A changed delay applies also to findings that wait, from when they were raised."""
+        for delay, expected in ((10.0, 10.0), (300.0, 300.0), (1.0, 5.0)):
+            tracker, entry = AlertTracker(AlertRules(60.0, 0.0), 1000.0), entryOf()
+            tracker.raised(entry, 1000.0)
+            self.assertEqual(tracker.deadline(1005.0), 1060.0)
+            tracker.change(AlertRules(delay, 0.0), [entry], 1005.0)
+            self.assertEqual(tracker.deadline(1005.0), 1000.0 + expected)
+
     def test_changeWhileWaiting(self) -> None:
         """A finding that waits, and is no longer severe enough by changed rules, is not sent."""
         notifier, entry = self.started(), entryOf()
