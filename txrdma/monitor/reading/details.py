@@ -73,7 +73,10 @@ class DetailReader:
         return any(self._wanted(node))
 
     def _wanted(self, node: Node) -> Iterator[tuple[Port, str, int]]:
-        """Yield ports that have dropped packets, the counters that show it, and their number."""
+        """
+        Yield ports that have dropped packets, the counters that show it, and their number; forget the causes
+        of those that were cleared.
+        """
         guid = node.guid
         for port in countingPorts(node):
             portKey = (guid, port.number)
@@ -82,10 +85,20 @@ class DetailReader:
                 continue
             for counter in _ATTRIBUTES:
                 count = meter.value(counter)
+                if count == 0 and portKey in self.causes:
+                    self._forget(portKey, counter)
                 if not count or (guid, counter) in self._unable:
                     continue
                 if count != self._explained.get((portKey, counter)):
                     yield port, counter, count
+
+    def _forget(self, portKey: PortKey, counter: str) -> None:
+        self._explained.pop((portKey, counter), None)
+        left = {name: count for name, count in self.causes[portKey].items() if name not in CAUSES[counter]}
+        if left:
+            self.causes[portKey] = left
+        else:
+            del self.causes[portKey]
 
     async def read(self, node: Node, rpcs: RPCs, endPort: MADEndPort, timeoutSeconds: float) -> None:
         """

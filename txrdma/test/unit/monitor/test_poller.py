@@ -266,6 +266,19 @@ class PollerTests(PollerTestCase):
         self.assertEqual(self.asked(), usual + 1)
         self.assertEqual(causes[self.portKey("left", 2)]["portLocalPhysicalErrors"], 6)
 
+    def test_causesCleared(self) -> None:
+        """The causes of packets whose counter was cleared are no longer shown; those of others are."""
+        both = {"portRcvErrors": 7, "portLocalPhysicalErrors": 5, "portXmitDiscards": 3}
+        self.fabric.setCounters("left", 2, **both, portInactiveDiscards=3)
+        self.started(100.0)
+        self.fabric.setCounters("left", 2, portRcvErrors=0, portLocalPhysicalErrors=0)
+        self.pump(100.0)
+        causes = self.poller.details.causes[self.portKey("left", 2)].items()
+        self.assertEqual([one for one in causes if one[1]], [("portInactiveDiscards", 3)])
+        self.fabric.setCounters("left", 2, portXmitDiscards=0, portInactiveDiscards=0)
+        self.pump(100.0)
+        self.assertEqual(self.poller.details.causes, {})
+
     def test_noClassPortInfo(self) -> None:
         """A node without ClassPortInfo is not silent: its mandatory counters are read."""
         self.refuse(MADStatus.UNSUPPORTED_METHOD_ATTRIBUTE, ClassPortInfo)
