@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -21,11 +21,12 @@ from twisted.logger import Logger
 
 from txrdma.fabric.advice import Severity
 from txrdma.fabric.health import Finding
-from txrdma.fabric.model import Fabric, Node, UNNAMED
+from txrdma.fabric.model import Fabric, Node, PortKey, UNNAMED
 from txrdma.fabric.nodenames import NodeNames, nodeNamesText
 from txrdma.fabric.slurm import AGGREGATION, hostName, isHost, slurmText, slurmYAML
 from txrdma.kit.logs import reasonText
 from txrdma.kit.values import frozen
+from txrdma.monitor.diagnosis.fabricstate import Link
 from txrdma.monitor.diagnosis.findinglog import Entry
 from txrdma.monitor.diagnosis.topologywatch import TopologyWatch
 from txrdma.monitor.reading.poller import FabricPoller
@@ -86,13 +87,15 @@ def unfitHosts(
         is about another one.
     """
     unfit: dict[str, str] = {}
+    missing = watch.missingAt()
     for entry in entries:
         found = entry.finding
         if entry.severity < Severity.WARNING or found.kind in _FIT or found.guid is None:
             continue
         node = fabric.nodes.get(found.guid)
         if node is not None:
-            description = _hostAt(node, entry, watch)
+            host = node if not node.isSwitch else _linkedTo(fabric, node, entry, watch, missing)
+            description = host.description if host is not None and isHost(host) else ""
         elif found.kind in _ABSENT and AGGREGATION not in found.where and watch.isAdapter(found.guid):
             known = found.where.rpartition(" (")[0]
             description = "" if known == UNNAMED else known
@@ -110,14 +113,19 @@ def _adapter(description: str) -> str:
     return description.strip().partition(" ")[2]
 
 
-def _hostAt(node: Node, entry: Entry, watch: TopologyWatch) -> str:
-    """Return the description of a host, or of the host linked to a switch's port; C{""} without one."""
-    if node.isSwitch:
-        port = None if entry.finding.port is None else node.known(entry.finding.port)
-        if port is None or port.peer is None or entry.lastSeen < watch.linkedSince(port, port.peer):
-            return ""
-        node = port.peer.node
-    return node.description if isHost(node) else ""
+def _linkedTo(
+    fabric: Fabric, switch: Node, entry: Entry, watch: TopologyWatch, missing: Mapping[PortKey, Link]
+) -> Node | None:
+    """Return the node that was linked to a switch's port when a finding was seen there; None without one."""
+    number = entry.finding.port
+    if number is None:
+        return None
+    port = switch.known(number)
+    if port is not None and port.peer is not None:
+        isSame = entry.lastSeen >= watch.linkedSince(port, port.peer)
+        return port.peer.node if isSame else None
+    guids = [guid for guid, _number in missing.get((switch.guid, number), ()) if guid != switch.guid]
+    return fabric.nodes.get(guids[0]) if guids else None
 
 
 class MaintainedFiles:

@@ -13,14 +13,19 @@ from twisted.internet.task import deferLater
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from txrdma.commands import monitor as command
+from txrdma.fabric.advice import Severity
 from txrdma.fabric.health import Finding
 from txrdma.fabric.linktraffic import busiest
 from txrdma.fabric.model import Fabric
 from txrdma.fabric.nodenames import parseNodeNames
+from txrdma.iba.types import GUID
+from txrdma.iba.verbs import NodeType
 from txrdma.monitor import files as filesModule
 from txrdma.monitor.config import parseConfig
-from txrdma.monitor.diagnosis.findinglog import FindingRules
+from txrdma.monitor.diagnosis.fabricstate import fabricOf, Link, NodeState
+from txrdma.monitor.diagnosis.findinglog import Entry, FindingRules, Key
 from txrdma.monitor.diagnosis.tallies import TallyLimit
+from txrdma.monitor.diagnosis.topologywatch import TopologyWatch
 from txrdma.monitor.files import Adapters, addAdapters, FileSettings, MaintainedFiles, unfitHosts
 from txrdma.monitor.reading.poller import DEFAULT_RULES
 from txrdma.monitor.reading.settings import PollerSettings
@@ -418,6 +423,26 @@ class FileTests(PollerTestCase):
         self.fabric.setCounters("left", 2, symbolErrorCounter=160)  # of c
         self.pump(20.0)
         self.assertEqual(list(self.unfit(self.sweptFabric)), ["c"])
+
+    def test_lostLink(self) -> None:
+        """A host with a lost link is unfit, whichever end of the link has the lower GUID."""
+        types = {"s": NodeType.SWITCH, "h": NodeType.CHANNEL_ADAPTER, "t": NodeType.SWITCH}
+        for names in ("sht", "hst"):
+            guids = {name: GUID.fromInt(number) for number, name in enumerate(names, 1)}
+            nodes = {guid: NodeState(f"{name} ({guid})", "", types[name]) for name, guid in guids.items()}
+            links: list[Link] = []
+            for number, name in enumerate("st", 1):
+                one, other = sorted([(guids[name], 1), (guids["h"], number)])
+                links.append((one, other))
+            watch, fabric = TopologyWatch(), fabricOf(nodes, links[1:])
+            for now, swept in enumerate((fabricOf(nodes, links), fabric)):
+                list(watch.follow(swept, now))
+            (found,) = watch.findings()
+            adapters: Adapters = {}
+            addAdapters(adapters, fabric.nodes.values())
+            key = Key("sweep", found.kind, str(found.guid), 1)
+            entry = Entry(key, found, Severity.WARNING, "", 1.0, 1.0)
+            self.assertEqual(list(unfitHosts(fabric, [entry], adapters, watch)), ["h"], names)
 
     def test_unnamed(self) -> None:
         """A missing host without a name makes none unfit that has the name C{"a"}."""
