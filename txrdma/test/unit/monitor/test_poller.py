@@ -325,6 +325,19 @@ class PollerTests(PollerTestCase):
             self.assertEqual(self.asked(), usual + (errors == 7))
         self.assertEqual(self.poller.details.causes, {})
 
+    def test_silentHostIsCut(self) -> None:
+        """A silent host is gone soon after its cable was cut: it has no link any more."""
+        self.started()
+        self.fabric.silence("c")
+        self.pump(700.0)
+        self.assertIn(("raised", "node-silent", "c"), self.output())
+        self.fabric.cut("c")
+        self.pump(90.0)
+        changes = self.output()
+        self.assertIn(("raised", "node-gone", "c"), changes)
+        self.assertIn(("cleared", "node-silent", "c"), changes)
+        self.assertEqual([key.kind for key in self.poller.findings.log.open], ["node-gone"])
+
     def test_errorsOfLostHost(self) -> None:
         """Findings of the errors of a node keep its name when it is gone."""
         self.started()
