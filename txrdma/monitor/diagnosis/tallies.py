@@ -96,16 +96,19 @@ class Tallies(Generic[Key]):
     """Errors of all ports within the windows of some limits, which L{change} sets."""
 
     def __init__(self) -> None:
-        self._limits: dict[str, list[TallyLimit]] = {}
-        self._tallies: dict[tuple[Key, TallyLimit], Tally] = {}
+        self._limits: dict[tuple[str, float], list[TallyLimit]] = {}
+        self._windows: dict[str, list[float]] = {}
+        self._tallies: dict[tuple[Key, str, float], Tally] = {}
 
     def change(self, limits: Iterable[TallyLimit]) -> None:
-        """Replace the limits; sums of limits that remain are retained."""
+        """Replace the limits; sums within windows that remain are retained."""
         self._limits.clear()
+        self._windows.clear()
         for limit in limits:
-            self._limits.setdefault(limit.counter, []).append(limit)
-        current = {limit for several in self._limits.values() for limit in several}
-        self._tallies = {key: tally for key, tally in self._tallies.items() if key[1] in current}
+            self._limits.setdefault((limit.counter, limit.seconds), []).append(limit)
+        for counter, seconds in self._limits:
+            self._windows.setdefault(counter, []).append(seconds)
+        self._tallies = {key: tally for key, tally in self._tallies.items() if key[1:] in self._limits}
 
     def __len__(self) -> int:
         """Return the number of sums that are not known to be zero."""
@@ -113,22 +116,22 @@ class Tallies(Generic[Key]):
 
     def add(self, key: Key, counter: str, count: int, now: float, seconds: float = 0.0) -> None:
         """Add the growth of one counter of a port, within some seconds until now."""
-        for limit in self._limits.get(counter, ()):
-            tally = self._tallies.get((key, limit))
+        for window in self._windows.get(counter, ()):
+            tally = self._tallies.get((key, counter, window))
             if tally is None:
-                tally = self._tallies[key, limit] = Tally(limit.seconds)
+                tally = self._tallies[key, counter, window] = Tally(window)
             tally.add(count, now, seconds)
 
     def remove(self, key: Key, counter: str, count: int, at: float) -> None:
         """Remove the growth of one counter of a port that was added at a time."""
-        for limit in self._limits.get(counter, ()):
-            tally = self._tallies.get((key, limit))
+        for window in self._windows.get(counter, ()):
+            tally = self._tallies.get((key, counter, window))
             if tally is not None:
                 tally.remove(count, at)
 
     def since(self, key: Key, limit: TallyLimit, at: float) -> int:
         """Return the errors of a port since a time, within the window of a limit."""
-        tally = self._tallies.get((key, limit))
+        tally = self._tallies.get((key, limit.counter, limit.seconds))
         return 0 if tally is None else tally.since(at)
 
     def retain(self, isKnown: Callable[[Key], bool]) -> None:
@@ -138,10 +141,9 @@ class Tallies(Generic[Key]):
     def exceeded(self, now: float) -> list[tuple[Key, TallyLimit, int]]:
         """Return ports, the limits that each exceeds, and the sums; drop sums that are zero again."""
         found = []
-        for (key, limit), tally in list(self._tallies.items()):
+        for (key, counter, seconds), tally in list(self._tallies.items()):
             count = tally.sum(now)
-            if count > limit.most:
-                found.append((key, limit, count))
-            elif not count:
-                del self._tallies[key, limit]
+            found += [(key, one, count) for one in self._limits[counter, seconds] if count > one.most]
+            if not count:
+                del self._tallies[key, counter, seconds]
         return found

@@ -41,7 +41,7 @@ BOUNDS: Final = {
         monitor.ConfigReader.mistakes,_wrong monitor.EventHub._edges monitor.FabricPoller._running
         monitor.ReplacedFabrics._left
         monitor.MaintainedFiles.problems,_written monitor.Notifier._added,_queues
-        monitor.SupervisedLoop._waiting monitor.Supervisor.loops monitor.Tallies._limits
+        monitor.SupervisedLoop._waiting monitor.Supervisor.loops monitor.Tallies._limits,_windows
         monitor.CounterReader._interrupted monitor._Link.waiting,_open,_requests monitor._TimedWait.receivers
         smc.AnnouncementChannel._open smc.Flow.context,pending smc._LoopbackReceiver._addresses
         smc._Searches.current,absent smc._Search.waiting soft.HostInterfaces._recent soft.KeyTable._regions

@@ -184,6 +184,18 @@ class TallyTests(SynchronousTestCase):
         self.assertEqual(len(tallies), 1)
         self.assertEqual((tallies.exceeded(3700.0), len(tallies)), ([], 0))
 
+    def test_changed(self) -> None:
+        """Errors within a window count for another limit of this window, and not for another window."""
+        tallies: Tallies[str] = Tallies()
+        tallies.change([TallyLimit("errors", 100, 60.0)])
+        tallies.add("a", "errors", 50, 0.0)
+        few = TallyLimit("errors", 10, 60.0)
+        tallies.change([few])
+        self.assertEqual(tallies.exceeded(1.0), [("a", few, 50)])
+        self.assertEqual(tallies.since("a", few, -1.0), 50)
+        tallies.change([TallyLimit("errors", 10, 90.0)])
+        self.assertEqual((tallies.exceeded(1.0), len(tallies)), ([], 0))
+
     def test_removed(self) -> None:
         """Errors that are removed later count at no time, neither before nor after they leave the window."""
         few = TallyLimit("errors", 2, 60.0)
