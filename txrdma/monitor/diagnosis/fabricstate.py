@@ -68,8 +68,13 @@ class LinkState(NamedTuple):
 
     @property
     def rate(self) -> str:
-        """Width and speed: C{"4x HDR"}."""
-        return f"{self.width}x {self.speed}"
+        """Width and speed: C{"4x HDR"}; C{""} if they are unknown."""
+        return f"{self.width}x {self.speed}" if self.width else ""
+
+    @property
+    def linkedTo(self) -> str:
+        """The second port, and the rate if it is known: C{"linked to leaf 3 port 7, 4x HDR"}."""
+        return f"linked to {self.beyond}" + (f", {self.rate}" if self.rate else "")
 
 
 def stateEvent(
@@ -205,7 +210,7 @@ def differences(before: FabricState, after: FabricState) -> Iterator[StateDiffer
     for link, state in removed.items():
         yield _ofLink("link-removed", link, state, f"linked to {state.beyond}", "")
     for link, state in added.items():
-        yield _ofLink("link-added", link, state, "", f"linked to {state.beyond}, {state.rate}")
+        yield _ofLink("link-added", link, state, "", state.linkedTo)
     for link, state in after.links.items():
         former = before.links.get(link)
         if former is not None and hasOtherRate(former, state):

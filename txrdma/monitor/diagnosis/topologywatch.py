@@ -223,8 +223,7 @@ class TopologyWatch:
         for link, state in links.items():
             before = self.linked.get(link)
             if before is None:
-                text = f"it is linked to {state.beyond}, {state.rate}"
-                yield stateEvent(now, "came", link, state, "" if isFirst else text)
+                yield stateEvent(now, "came", link, state, "" if isFirst else f"it is {state.linkedTo}")
             elif hasOtherRate(before, state):
                 text = f"its link to {state.beyond} runs at {state.rate}, not {before.rate}"
                 yield stateEvent(now, "changed", link, state, text)

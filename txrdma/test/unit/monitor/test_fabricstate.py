@@ -94,6 +94,16 @@ class DifferenceTests(SynchronousTestCase):
         )
         self.assertEqual(self.between(before, after), [("rate-changed", "A port 1", "4x HDR", "1x HDR")])
         self.assertEqual(self.between(unknown, after), [])
+        added = ("link-added", "A port 1", "", "linked to B port 1")
+        self.assertEqual(self.between(fabricState("AB", ""), unknown), [added])
+
+    def test_unknownRate(self) -> None:
+        """A change says nothing of the rate of a link of which only the other end has answered."""
+        watch, nodes = TopologyWatch(), fabricState("AB", "").nodes
+        link = (guidOf("A"), 1), (guidOf("B"), 1)
+        list(watch.follow(fabricOf(nodes, []), 1.0))
+        (came,) = [event for event in watch.follow(fabricOf(nodes, [link]), 2.0) if event and event.text]
+        self.assertRegex(came.text, r"it is linked to B \([0-9a-f:]*\) port 1$")
 
     def test_findings(self) -> None:
         """A finding that returns is another one."""
