@@ -8,7 +8,7 @@ cable have a module, and usually those of one cable have the same serial number.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final, Union
 
@@ -185,7 +185,8 @@ class CableWatch:
     """
     Watch of the serial numbers of cables.
 
-    @ivar cables: last known cable of each port, also of ports whose link is gone.
+    @ivar cables: last known cable of each port, also of ports whose link is gone; what is measured is that of
+        the last survey, or unknown.
     @ivar exchanged: time and former cable of ports whose cable was exchanged recently.
     @ivar former: watch of a former process, with which the next survey is compared, too; else None.
     """
@@ -239,7 +240,7 @@ class CableWatch:
             yield
         self._doubtful.update((portKey, now) for portKey in unread if portKey not in self.cables)
         kept = {
-            portKey: cable
+            portKey: replace(cable, celsius=None, receivedDBm=(), sentDBm=())
             for portKey, cable in unread.items()
             if portKey[0] in known and now - self._doubtful.get(portKey, now) < RECENT_SECONDS
         }

@@ -285,6 +285,17 @@ class WatchTests(FabricTestCase):
         self.assertTrue(self.watch.serialOf(other))
         self.assertIn((port.node.guid, 3), self.watch.takeChanged(100))
 
+    def test_unreadMeasures(self) -> None:
+        """Of a cable that the last survey has not read, temperature and light are unknown."""
+        self.fabric.cut("left", 3)
+        swept = self.sweep()
+        portKey = swept.nodes[self.fabric.node("left").guid].guid, 3
+        before = self.watch.cables[portKey]
+        self.assertTrue(before.celsius and before.receivedDBm and before.sentDBm)
+        self.found()
+        unmeasured = replace(before, celsius=None, receivedDBm=(), sentDBm=())
+        self.assertEqual(self.watch.cables[portKey], unmeasured)
+
     def test_forgotten(self) -> None:
         """Ports of nodes that have left the fabric are forgotten."""
         list(self.watch.reading({}, (), 0.0))
