@@ -17,9 +17,9 @@ from txrdma.kit.logs import errorText
 from txrdma.monitor.config import MonitorConfig
 from txrdma.monitor.process import ProcessMeasures
 from txrdma.monitor.web.fabrics import FabricsSite
-from txrdma.tap.duty import requireTLS
+from txrdma.tap.duty import channelsOf, requireTLS
 from txrdma.tap.listening import ListeningService
-from txrdma.tap.monitor import accessOf, endpointOf, MonitorService
+from txrdma.tap.monitor import accessOf, checkOf, endpointOf, MonitorService
 from txrdma.tap.systemd import SystemNotifier
 
 _log = Logger()
@@ -132,6 +132,9 @@ class FabricsService(ListeningService):
             self._read = self._reload()
             _checkRemotes(self._read)
             access = accessOf(self._reactor, self._read)
+            for one in self._read.fabrics:  # before any of them changes
+                channelsOf(self._reactor, one)
+                checkOf(one)
         except RDMAError as error:
             _log.error("the configuration was not read again: {why}", why=errorText(error))
             return False

@@ -434,6 +434,16 @@ class ServiceTests(ServiceTestCase):
         self.service.reloadBy(lambda: parseConfig(f"{common}[fabrics.{south}\n[fabrics.{north}"))
         self.assertTrue(self.service.reload())
 
+    def test_reloadWithMistake(self) -> None:
+        """If a file that one fabric needs is invalid, no fabric gets the new configuration."""
+        changed = CONFIG.format(folder=self.folder).replace("settle = 0.1", "settle = 3")
+        topology = Path(self.folder) / "topology"
+        topology.write_text("nothing")
+        self.service.reloadBy(lambda: parseConfig(f"{changed}findings.topology = '{topology}'\n"))
+        self.assertFalse(self.service.reload())
+        services: list[MonitorService] = list(self.service.monitors.values())
+        self.assertEqual([one.config.settings.settleSeconds for one in services], [0.1, 0.1])
+
     def test_hangupDuringStop(self) -> None:
         """SIGHUP does not end the process while a service stops and writes the remaining history."""
         handlers: list[Any] = []
