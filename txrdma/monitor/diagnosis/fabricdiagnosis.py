@@ -196,7 +196,7 @@ class FabricDiagnosis:
         checked = await self._checked(fabric)
         if self.fabric is not fabric:  # a sweep has seen more
             return
-        opened = {key[1:] for key in self.findings.log.open if key.source == SWEEP}
+        known = {key[1:] for key in self.findings.log.open if key.source == SWEEP}
         # Datagrams are lost: what is new at other nodes waits for the next sweep, and so does what the last
         # one has not reached or asked, since a refresh does not ask it again.
         unasked = {problem.kind for problem in fabric.problems}
@@ -206,9 +206,10 @@ class FabricDiagnosis:
             port = fabric.portAt(one.guid, one.port) if one.kind == "link-gone" else None
             isAsked = one.kind not in unasked and (port is None or bool(port.raw))
             isNew = (portKey in touched and isAsked) or one.kind == UNPROCESSED
-            if isNew or (one.kind, portKey, one.port) in opened:
+            if isNew or (one.kind, portKey, one.port) in known:
                 found.append(one)
-        self.findings.report(SWEEP, found, isUnknown=lambda key: key not in self.findings.log.open)
+        opened = self.findings.log.open  # what was left out, only another sweep can find
+        self.findings.report(SWEEP, found, isUnknown=lambda key: key.kind == LEFT_OUT or key not in opened)
 
     # Counters.
 

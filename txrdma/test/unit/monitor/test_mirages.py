@@ -100,3 +100,22 @@ class MirageTests(PollerTestCase):
         self.fabric.setCounters("left", 3, symbolErrorCounter=60)
         self.pump(60)
         self.assertIn(("raised", "symbol-errors", "left"), self.output())
+
+
+class RareSweepTests(PollerTestCase):
+    """Invented switches, and sweeps that are rarer than changes of links."""
+
+    settings = PollerSettings(sweepSeconds=300.0, mostNodes=60)
+
+    def test_refreshed(self) -> None:
+        """That a sweep was not complete remains a finding after nodes were refreshed."""
+        self.started(90.0)
+        Mirage(self.fabric, *((1, number) for number in range(3, 7)), ports=20)
+        self.pump(650.0)
+        self.assertEqual(self.output(), [("raised", "left-out", "the sweep")])
+        refreshes = self.poller.statistics.refreshes
+        for downs in range(5):
+            self.fabric.setCounters("left", 3, linkDownedCounter=1 + downs)
+            self.pump(30.0)
+        self.assertGreater(self.poller.statistics.refreshes, refreshes)
+        self.assertNotIn(("cleared", "left-out", "the sweep"), self.output())
