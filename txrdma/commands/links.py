@@ -33,6 +33,10 @@ class CommandOptions(PartOptions):
     ]
 
 
+_WELL: Final = (PortState.ACTIVE.name, PortState.NOP.name)
+"""States of links that are not reported as inactive: active, and not read."""
+
+
 async def run(reactor: Any, options: CommandOptions) -> None:
     """Run C{txrdma links}: print each link once, or each port."""
     fabric, names = await fabricOf(reactor, options)
@@ -44,7 +48,7 @@ async def run(reactor: Any, options: CommandOptions) -> None:
         return
     links = [linkDict(port, names, options["enabled"]) for port in ports]
     if options["below"]:
-        links = [link for link in links if link["to"] and (link["couldBe"] or link["state"] != "ACTIVE")]
+        links = [link for link in links if link["to"] and (link["couldBe"] or link["state"] not in _WELL)]
     if options["json"]:
         printJSON(links)
     else:
@@ -60,8 +64,8 @@ def chosen(fabric: Fabric, options: Any) -> Iterator[Port]:
             peer = port.peer
             if options["switches"] and not (node.isSwitch and peer is not None and peer.node.isSwitch):
                 continue
-            if options["down"] and (hasLink(port) or not number):
-                continue
+            if options["down"] and (hasLink(port) or not number or not port.raw):
+                continue  # a port that was not read may have a link
             if options["all"] or options["down"]:
                 if number or not node.isSwitch:
                     yield port

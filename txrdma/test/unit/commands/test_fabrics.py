@@ -14,9 +14,10 @@ from txrdma.commands.common.rows import showRows
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import LID
 from txrdma.mad.agent import MADAgent
-from txrdma.mad.layouts.smp import MulticastForwardingTable
+from txrdma.mad.layouts.smp import MulticastForwardingTable, PortInfo
 from txrdma.mad.server import MADServer
 from txrdma.mad.vendor import servePing, serveSysstat
+from txrdma.sim.fabric.agents.sma import SubnetManagementAgents
 from txrdma.test.support.mad.commanding import NetFabricTestCase
 
 
@@ -84,6 +85,24 @@ class LinksTests(NetFabricTestCase):
         self.assertEqual(len(down), 2 * 8 + 5 - 14)
         self.assertEqual(len(self.printed("links", "--line").splitlines()), 2 * 8 + 5)
         self.assertEqual(self.answerTo("links", "--line"), self.answerTo("links", "--all"))
+
+    def test_unread(self) -> None:
+        """A port whose PortInfo was not read is not listed as one without a link, or with an inactive one."""
+        plain = SubnetManagementAgents.answer
+
+        def answer(agents: Any, port: Any, datagram: bytes) -> Any:
+            attribute, modifier = (int.from_bytes(datagram[at:end], "big") for at, end in ((16, 18), (20, 24)))
+            isUnread = attribute == PortInfo.attributeID and (port.node.identifier, modifier) in unread
+            return None if isUnread else plain(agents, port, datagram)
+
+        unread = (("left", 3), ("left", 8))
+        down = len(self.answerTo("links", "--down"))
+        self.patch(SubnetManagementAgents, "answer", answer)
+        self.assertEqual(len(self.answerTo("links", "--down", "-t.1")), down - 1)
+        self.assertEqual(self.status, 1)
+        states = {link["state"] for link in self.answerTo("links", "-t.1")}
+        self.assertIn("NOP", states)
+        self.assertEqual(self.answerTo("links", "--below", "--enabled", "-t.1"), [])
 
     def test_below(self) -> None:
         for end in (self.fabric.port("left", 2), self.fabric.port("b", 1)):
