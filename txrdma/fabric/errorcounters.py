@@ -198,6 +198,8 @@ class CounterReport:
 
     @ivar ports: ports with errors, or all ports if only data was requested; grouped by node.
     @ivar silent: nodes that did not answer every query, and the reasons.
+    @ivar nodesChecked: number of nodes of which all ports were read.
+    @ivar portsChecked: number of ports that were read, also as a part of a switch's sum.
     """
 
     ports: list[Counted] = field(default_factory=list)
@@ -242,6 +244,21 @@ class _Unaddressed(Exception):
     """A node has no LID."""
 
 
+@dataclass(slots=True)
+class _NodeReading:
+    """
+    What was read from a node.
+
+    @ivar wanted: number of its ports with counters.
+    @ivar read: number of ports that were read.
+    @ivar counted: counters of the ports to report.
+    """
+
+    wanted: int = 0
+    read: int = 0
+    counted: list[Counted] = field(default_factory=list)
+
+
 class CounterSurvey:
     """
     Survey of all ports' counters, with many Gets outstanding at a time.
@@ -252,6 +269,7 @@ class CounterSurvey:
 
     @ivar progress: called with the number of completed nodes and the number of all nodes.
     @ivar done: number of completed nodes.
+    @ivar report: what was read, complete when the survey ends, also when it is cancelled.
     """
 
     def __init__(
@@ -282,6 +300,7 @@ class CounterSurvey:
         words = clear.split()
         self._clearsErrors, self._clearsData = "errors" in words, "data" in words
         self.done = 0
+        self.report = CounterReport()
         self.progress = progress
 
     def run(self, nodes: Iterable[Node]) -> Deferred[CounterReport]:
@@ -294,70 +313,73 @@ class CounterSurvey:
         return Deferred.fromCoroutine(self._run(list(nodes)))
 
     async def _run(self, nodes: list[Node]) -> CounterReport:
-        report = CounterReport()
-        found: dict[GUID, list[Counted]] = {}
+        report = self.report
+        found: dict[GUID, _NodeReading] = {}
 
         async def readNode(node: Node) -> None:
-            counted: list[Counted] = found.setdefault(node.guid, [])
             try:
-                await self._ofNode(node, counted, report)
-                report.nodesChecked += 1
+                await self._ofNode(node, found.setdefault(node.guid, _NodeReading()))
             except (MADFailure, _Unaddressed) as error:
                 report.silent.append((node, str(error)))
             self.done += 1
             if self.progress is not None:
                 self.progress(self.done, len(nodes))
 
-        await self._rpcs.run(mqueue=(readNode(node) for node in nodes))
-        for node in nodes:
-            report.ports += found.get(node.guid, [])
+        try:
+            await self._rpcs.run(mqueue=(readNode(node) for node in nodes))
+        finally:  # cleared counters are lost unless they are reported
+            for node in nodes:
+                reading = found.get(node.guid, _NodeReading())
+                report.ports += reading.counted
+                report.portsChecked += reading.read
+                report.nodesChecked += reading.read > 0 and reading.read == reading.wanted
         return report
 
-    async def _ofNode(self, node: Node, found: list[Counted], report: CounterReport) -> None:
+    async def _ofNode(self, node: Node, found: _NodeReading) -> None:
         """Read a node's counters: of a switch at its one LID, of a host at the LID of each port."""
         ports = [port for port in countingPorts(node) if port.lid]
         if not ports:
             raise _Unaddressed("it has no LID, so its counters cannot be read")
+        found.wanted = len(ports)
         if node.isSwitch or len(ports) == 1:
-            await self._ofPorts(node, ports, found, report)
+            await self._ofPorts(node, ports, found)
             return
         # Each port of a host has its own path: one without a link does not hide the others.
         failures: list[tuple[Port, MADFailure]] = []
         for port in ports:
             try:
-                await self._ofPorts(node, [port], found, report)
+                await self._ofPorts(node, [port], found)
             except MADFailure as error:
                 failures.append((port, error))
         if len(failures) == len(ports):
             raise failures[0][1]
-        report.silent += ((node, f"port {port.number}: {error}") for port, error in failures)
+        self.report.silent += ((node, f"port {port.number}: {error}") for port, error in failures)
 
-    async def _ofPorts(
-        self, node: Node, ports: list[Port], found: list[Counted], report: CounterReport
-    ) -> None:
+    async def _ofPorts(self, node: Node, ports: list[Port], found: _NodeReading) -> None:
         """Read the counters of all ports of a switch, or of one port of another node."""
         path = toLID(self._endPort, ports[0].lid)
         answer = await self._rpcs.PerformanceGet(ClassPortInfo, path)
         able = CounterCapabilities(answer.capabilityMask, answer.capabilityMask2)
-        report.portsChecked += len(ports)
         if node.isSwitch and able.hasSums and not self._dataOnly:
             try:
                 total = await self._ofPort(node, ALL_PORTS, path, able)
                 if not total.errors:
                     await self._clear(ALL_PORTS, path, able)
+                    found.read = len(ports)
                     return
-                found.append(total)
+                found.counted.append(total)
             except MADError:
                 pass  # the sum only saves queries of the ports
         for port in ports:
             where = toLID(self._endPort, port.lid)
             try:
                 counted = await self._ofPort(node, port.number, where, able)
+                found.read += 1
                 if counted.errors or self._dataOnly:
-                    found.append(counted)
+                    found.counted.append(counted)
                 await self._clear(port.number, where, able)
             except MADError as error:  # after a refusal, unlike a timeout, other ports may still be readable
-                report.silent.append((node, f"port {port.number}: {error}"))
+                self.report.silent.append((node, f"port {port.number}: {error}"))
 
     async def _ofPort(self, node: Node, number: int, path: IBPath, able: CounterCapabilities) -> Counted:
         """Read the error and data counters that this command shows for a port, by few requests."""

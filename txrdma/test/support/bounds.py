@@ -164,7 +164,7 @@ BOUNDS: Final = {
     "cm.core.dispatcher.MOST_SIDR_REQUESTS": "cm.Dispatcher._sidrRequests",
     "fabric.creditloops.MOST_PATHS": "fabric.Lanes.levels",
     "fabric.sweepbounds.MOST_NODES": """
-        fabric.CounterReport.ports,silent fabric.Fabric.nodes
+        fabric.CounterReport.ports,silent fabric._NodeReading.counted fabric.Fabric.nodes
         fabric.LIDSweep._links fabric.LaneSurvey._crossings fabric.Lanes.mappings fabric.RecordSweep._ends
         fabric.BlastRadius.hosts,_peers,_ends,_attached,_own,_outs,_routed,_levels,_groups
         fabric.HostsByName._nodes fabric.Loss.cutOff,switches,byHost,reduced,jobs

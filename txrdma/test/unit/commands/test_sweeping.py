@@ -246,6 +246,7 @@ class CounterFaultsTests(NetFabricTestCase):
         self.assertEqual([each["port"] for each in reported["ports"]], [None, 3])
         self.assertEqual([each["name"] for each in reported["silent"]], ["left"])
         self.assertIn("port 2", reported["silent"][0]["reason"])
+        self.assertEqual((reported["nodesChecked"], reported["portsChecked"]), (5, 20))
 
     def test_noLink(self) -> None:
         self.fabric.cut("a")
