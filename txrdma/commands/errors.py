@@ -13,7 +13,14 @@ from txrdma.commands.common.interruption import endedBySignals
 from txrdma.commands.common.progress import ProgressBar
 from txrdma.commands.common.rows import hexGUID, printJSON
 from txrdma.commands.common.session import confirmed, Session, TARGET
-from txrdma.commands.common.sweeping import asking, PartOptions, printProblems, SweepOptions, swept
+from txrdma.commands.common.sweeping import (
+    asking,
+    endWith,
+    INTERRUPTED_SWEEP,
+    PartOptions,
+    SweepOptions,
+    swept,
+)
 from txrdma.commands.common.values import fileName
 from txrdma.commands.links import linkText
 from txrdma.commands.nodes import chosen
@@ -27,7 +34,7 @@ from txrdma.fabric.errorcounters import (
     shownName,
     Thresholds,
 )
-from txrdma.fabric.model import Fabric
+from txrdma.fabric.model import Fabric, Problem
 from txrdma.fabric.nodenames import NodeNames
 
 
@@ -66,8 +73,8 @@ class CommandOptions(ThresholdOptions, PartOptions):
         ["counters", None, "Show only the data and packet counters, of all ports."],
         ["details", None, "Also show the kinds of errors and discards, if the port counts them."],
         ["report-port", "r", "Also show the link of each listed port."],
-        ["clear", "k", "Clear the error counters of all ports after reading them."],
-        ["clear-data", "K", "Clear the data and packet counters after reading them."],
+        ["clear", "k", "Clear the error counters of all ports after reading them, also those not listed."],
+        ["clear-data", "K", "Clear the data and packet counters of all ports, also without showing them."],
         ["yes", "y", "Do not ask for confirmation before counters are cleared."],
         ["hosts", None, "Only channel adapters."],
         ["switches", None, "Only switches."],
@@ -76,8 +83,10 @@ class CommandOptions(ThresholdOptions, PartOptions):
 
     def postOptions(self) -> None:
         super().postOptions()
-        if (self["clear"] or self["clear-data"]) and self["load"] and not self["device"]:
-            raise usage.UsageError("--clear: counters of a snapshot cannot be cleared; give --device, too")
+        if self["clear"] and self["counters"]:
+            raise usage.UsageError("--clear: with --counters error counters are not read")
+        if (self["clear"] or self["clear-data"]) and self["load"]:
+            raise usage.UsageError("--clear: nodes of a snapshot may have other LIDs now; omit --load")
 
 
 async def run(reactor: Any, options: CommandOptions) -> None:
@@ -101,8 +110,8 @@ async def run(reactor: Any, options: CommandOptions) -> None:
     else:
         for line in described(report, session.names, thresholds, options["counters"], options["report-port"]):
             print(line)
-    printProblems(fabric)
-    if report.bad or report.silent or fabric.problems:
+    endWith(fabric)
+    if report.bad or report.silent:
         raise SystemExit(1)
 
 
@@ -116,7 +125,11 @@ def _where(options: CommandOptions) -> str:
 async def counted(
     session: Session, fabric: Fabric, thresholds: Thresholds, nodes: Any = None, **options: Any
 ) -> CounterReport:
-    """Read the counters of the given nodes, by default of all nodes; show progress on a terminal."""
+    """
+    Read the counters of the given nodes, by default of all nodes; show progress on a terminal.
+
+    After an interruption, counters that were cleared are returned, and the fabric has a problem.
+    """
     with ProgressBar("asking for counters") as progress:
         survey = CounterSurvey(
             *(session.agent, session.endPort, thresholds),
@@ -127,9 +140,12 @@ async def counted(
         try:
             report = await survey.run(fabric.nodes.values() if nodes is None else nodes)
         except CancelledError:
-            text = f"the counters of {survey.done} nodes were read before; they are not shown"
-            print(f"interrupted: {text}", file=sys.stderr)
-            raise
+            text = f"the counters of {survey.done} nodes were read before"
+            if not options.get("clear"):
+                print(f"{INTERRUPTED_SWEEP}: {text}; they are not shown", file=sys.stderr)
+                raise
+            fabric.problems.append(Problem(INTERRUPTED_SWEEP, "clearing", text))
+            return survey.report
     if report.silent:
         await session.checkLink()
     return report

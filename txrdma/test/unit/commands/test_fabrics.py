@@ -10,6 +10,7 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from txrdma.commands.common.options import INTERRUPTED
 from txrdma.commands.common.rows import showRows
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import LID
@@ -17,6 +18,7 @@ from txrdma.mad.agent import MADAgent
 from txrdma.mad.layouts.smp import MulticastForwardingTable, PortInfo
 from txrdma.mad.server import MADServer
 from txrdma.mad.vendor import servePing, serveSysstat
+from txrdma.sim.fabric.agents.pma import PerformanceManagementAgents
 from txrdma.sim.fabric.agents.sma import SubnetManagementAgents
 from txrdma.test.support.mad.commanding import NetFabricTestCase
 
@@ -257,6 +259,33 @@ class ErrorsTests(NetFabricTestCase):
         self.assertEqual(
             next(each for each in again["ports"] if each["name"] == "c")["data"]["portRcvData"], 0
         )
+
+
+    def test_clearUnread(self) -> None:
+        """Counters that are not read are not cleared, nor those of nodes that had other LIDs."""
+        self.assertIn("are not read", self.refusedOptions("errors", "--counters", "--clear"))
+        for option in ("--clear", "--clear-data"):
+            self.assertIn("omit --load", self.refusedOptions("errors", option, "--load", "site"))
+
+    def test_clearInterrupted(self) -> None:
+        """After Ctrl-C, counters that were cleared before are shown."""
+        self.fabric.setCounters("left", 3, portXmitDiscards=7)
+        plain = PerformanceManagementAgents.answer
+        ended: list[Any] = []
+
+        def answer(agents: Any, port: Any, datagram: bytes) -> Any:
+            return None if port.node.identifier == "c" else plain(agents, port, datagram)
+
+        self.patch(PerformanceManagementAgents, "answer", answer)
+        out, errors = io.StringIO(), io.StringIO()
+        with redirect_stdout(out), redirect_stderr(errors):
+            clearing = self.begin("errors", "--clear", "--yes")
+            clearing.addErrback(ended.append)
+            self.pump(1.0)
+            clearing.cancel()
+        self.assertIn("port 3: [PortXmitDiscards == 7]", out.getvalue())
+        self.assertEqual(int(ended[0].value.code), INTERRUPTED)
+        self.assertIn("interrupted at clearing: the counters of 5 nodes", errors.getvalue())
 
 
 class CheckTests(NetFabricTestCase):
