@@ -75,17 +75,17 @@ class Pings:
         }
 
     def text(self, target: str) -> str:
-        """Return a summary like that of C{ping}."""
-        lost = round(100 * (self.sent - len(self.times)) / self.sent) if self.sent else 0
-        times = self.times or [0.0]
-        name = self.names[-1] if self.names else target
-        spread = "/".join(f"{value * 1e3:.3f}" for value in (min(times), sum(times) / len(times), max(times)))
-        return (
+        """Return a summary like that of C{ping}; without requests or answers, it has no loss or times."""
+        times, name = self.times, self.names[-1] if self.names else target
+        lost = f", {100 * (self.sent - len(times)) / self.sent:.6g}% packet loss" if self.sent else ""
+        text = (
             f"\n--- {name} ({target}) ping statistics ---\n"
-            f"{self.sent} packets transmitted, {len(self.times)} received, {lost}% packet loss, "
-            f"time {self.seconds * 1e3:.0f} ms\n"
-            f"rtt min/avg/max = {spread} ms"
+            f"{self.sent} packets transmitted, {len(times)} received{lost}, time {self.seconds * 1e3:.0f} ms"
         )
+        if not times:
+            return text
+        spread = "/".join(f"{value * 1e3:.3f}" for value in (min(times), sum(times) / len(times), max(times)))
+        return f"{text}\nrtt min/avg/max = {spread} ms"
 
 
 async def run(reactor: Any, options: CommandOptions) -> None:

@@ -12,6 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.commands.common.options import INTERRUPTED
 from txrdma.commands.common.rows import showRows
+from txrdma.commands.ping import Pings
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import LID
 from txrdma.mad.agent import MADAgent
@@ -429,6 +430,13 @@ class VendorCommandTests(NetFabricTestCase):
             self.clock.stop()
         self.successResultOf(ending)
         self.assertIn("6 packets transmitted, 6 received", out.getvalue())
+
+    def test_statistics(self) -> None:
+        """The summary has the loss of what was sent, and the times of what was answered, and nothing else."""
+        self.assertRegex(Pings().text("7"), r"\n0 packets transmitted, 0 received, time 0 ms$")
+        self.assertRegex(Pings(2).text("7"), r" 0 received, 100% packet loss, time 0 ms$")
+        self.assertIn(" 0.1% packet loss", Pings(1000, [0.001] * 999).text("7"))
+        self.assertIn(" 99.9% packet loss", Pings(1000, [0.001]).text("7"))
 
     def test_servers(self) -> None:
         device, self.device = self.device, f"{self.device}:node=c"
