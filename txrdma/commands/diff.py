@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from txrdma.commands.common import sweeping
@@ -10,6 +11,7 @@ from txrdma.commands.common.rows import printJSON
 from txrdma.commands.common.session import nodeNames
 from txrdma.error import DeviceUnavailable
 from txrdma.fabric.differences import Difference, differences
+from txrdma.fabric.model import described
 
 
 class CommandOptions(sweeping.SweepOptions):
@@ -18,8 +20,9 @@ class CommandOptions(sweeping.SweepOptions):
     synopsis = "[options] BEFORE [AFTER]"
     longdesc = (
         "Compare two snapshots written by discover (JSON or text): nodes, ports, links, states, rates "
-        "and LIDs. Without AFTER, the second one is the present fabric. The exit status is 0 if nothing "
-        "has changed, 1 if something has, and 2 if the comparison failed."
+        "and LIDs. Without AFTER, the second one is the present fabric. What one of them lacks because it "
+        "was not read is not compared. The exit status is 0 if nothing has changed, 1 if something has, and "
+        "2 if nothing has changed in what was read but something was not read, or the comparison failed."
     )
     failureStatus = 2
 
@@ -34,10 +37,11 @@ async def run(reactor: Any, options: CommandOptions) -> None:
         after, names = sweeping.recorded(options["after"]).fabric, nodeNames(options)
     else:
         after, names = await sweeping.fabricOf(reactor, options)
-    if sweeping.isInterrupted(after):
+    isNow = not (options["after"] or options["load"])
+    if isNow and sweeping.isInterrupted(after):
         sweeping.printProblems(after)
         raise SystemExit(INTERRUPTED)
-    if not (options["after"] or options["load"]) and after.isLocalOnly and not before.isLocalOnly:
+    if isNow and after.isLocalOnly and not before.isLocalOnly:
         sweeping.printProblems(after)
         raise DeviceUnavailable("the local port reaches no other node: nothing was compared")
     found = differences(names.put(before), names.put(after))
@@ -46,10 +50,13 @@ async def run(reactor: Any, options: CommandOptions) -> None:
     else:
         for each in found:
             print(each)
-    if not options["after"]:
-        sweeping.printProblems(after)
+    for name, fabric in ((options["before"], before), (options["after"] or options["load"], after)):
+        for line in described(fabric.problems):
+            print(f"{name}: {line}" if name else line, file=sys.stderr)
     if found:
         raise SystemExit(1)
+    if before.problems or after.problems:
+        raise DeviceUnavailable("nothing differs in what was read, but something was not read")
 
 
 def differenceDict(each: Difference) -> dict[str, Any]:

@@ -1,12 +1,19 @@
-"""Differences between two snapshots of a fabric: nodes, ports, links, rates, LIDs."""
+"""
+Differences between two snapshots of a fabric: nodes, ports, links, rates, LIDs.
+
+What one snapshot lacks only because it was not read is not a difference: what is behind a port whose link is
+up, or whose state is unknown, may be there.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from txrdma.fabric.health import hasLink
 from txrdma.fabric.model import Fabric, Node, Port, UNNAMED
 from txrdma.iba.types import GUID
+from txrdma.kit.graphs import distances
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,18 +48,50 @@ class Difference:
 def differences(before: Fabric, after: Fabric) -> list[Difference]:
     """Return all differences between two snapshots: nodes and ports, then removed and added links."""
     found: list[Difference] = []
+    unread = _unread(before, after) | _unread(after, before)
     for guid in sorted(before.nodes.keys() | after.nodes.keys(), key=lambda guid: guid.raw):
         old, new = before.nodes.get(guid), after.nodes.get(guid)
+        if guid in unread:
+            continue
         if old is None and new is not None:
             found.append(Difference("node-added", guid, new.description, None, "", _what(new)))
         elif new is None and old is not None:
             found.append(Difference("node-removed", guid, old.description, None, _what(old), ""))
         elif old is not None and new is not None:
             found += _ofNode(old, new)
-    were, are = _links(before), _links(after)
-    found += (_ofLink("link-removed", *were[key]) for key in were if key not in are)
-    found += (_ofLink("link-added", *are[key]) for key in are if key not in were)
+    for kind, one, other in (("link-removed", before, after), ("link-added", after, before)):
+        known = _links(other)
+        for key, ends in _links(one).items():
+            if key not in known and not _mayBeIn(other, ends, unread):
+                found.append(_ofLink(kind, *ends))
     return found
+
+
+def _unread(one: Fabric, other: Fabric) -> set[GUID]:
+    """Return the nodes of a fabric that another one may lack only because they were not read."""
+
+    def absentPeers(node: Node) -> list[Node]:
+        return [peer for peer in node.peers() if peer.guid not in other.nodes]
+
+    def isBehindUnread(node: Node) -> bool:
+        peers = [port.peer for port in node.linked() if port.peer is not None]
+        ends = [other.portAt(peer.node.guid, peer.number) for peer in peers]
+        return any(end is not None and _isUnread(end) for end in ends)
+
+    absent = [node for guid, node in one.nodes.items() if guid not in other.nodes]
+    return {node.guid for node in distances(filter(isBehindUnread, absent), absentPeers)}
+
+
+def _isUnread(port: Port) -> bool:
+    """Return whether a port may have a link, of which the other end was not read."""
+    return port.peer is None and (hasLink(port) or not port.raw)
+
+
+def _mayBeIn(fabric: Fabric, link: tuple[Port, Port], unread: set[GUID]) -> bool:
+    """Return whether a fabric may lack a link only because it was not read."""
+    known = [port for end in link if (port := fabric.portAt(end.node.guid, end.number)) is not None]
+    absent = {end.node.guid for end in link} - fabric.nodes.keys()
+    return absent <= unread and all(map(_isUnread, known))
 
 
 def _ofNode(old: Node, new: Node) -> Iterator[Difference]:

@@ -352,8 +352,31 @@ class DiffTests(NetFabricTestCase):
         self.assertEqual(self.printed("diff", before), "")
         self.assertIn("txrdma diff: the local port reaches no other node", str(self.status))
         self.printed("discover", "--save", alone)
-        self.assertEqual((self.printed("diff", alone), self.status), ("", 0))
+        self.assertEqual(self.printed("diff", alone), "")
+        self.assertIn("something was not read", str(self.status))
         self.assertIn("node-removed", self.printed("diff", before, alone))
+
+
+    def test_unread(self) -> None:
+        """Nodes that do not answer, and those behind them, are not removed; the exit status is a failure."""
+        before, after = self.mktemp(), self.mktemp()
+        self.printed("discover", "--save", before)
+        self.fabric.silence("right")
+        self.printed("discover", "--save", after)
+        for files in ((before,), (before, after), (after, before)):
+            self.assertEqual(self.printed("diff", *files, "-t.1"), "", files)
+            self.assertIn("unreachable at DR 0,1,", self.complaints)
+            self.assertEqual(
+                self.status, "txrdma diff: nothing differs in what was read, but something was not read"
+            )
+        self.fabric.cut("b", 1)
+        self.pump(2)
+        lines = self.printed("diff", before, "-t.1").splitlines()
+        self.assertEqual(self.status, 1)
+        self.assertEqual(
+            [line.partition(" (")[0] for line in lines],
+            ["state-changed: left", "link-removed: b"],  # b has a link to the unread switch, too
+        )
 
 
 class VendorCommandTests(NetFabricTestCase):
