@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Final, Union
+from typing import Any, Final, Union
 
 from txrdma.error import InvalidRequest, RDMAError
 from txrdma.fabric.adaptive import (
@@ -36,6 +36,7 @@ from txrdma.mad.layouts.smp import (
     PortInfo,
     SwitchInfo,
 )
+from txrdma.mad.layouts.values import SAStatus
 from txrdma.mad.rpcs import RPCs
 from txrdma.mad.satransactor import SATransactor
 
@@ -315,9 +316,8 @@ class SAView(_TableView):
         exits: list[int] = []
         for position in range(positions(stop.info.numPorts)):
             query = sa.MulticastForwardingTableRecord.query(lid=stop.lid, position=position, blockNum=block)
-            try:
-                record = await self._agent.SubnAdmGet(query)
-            except MADError:
+            record = await self._recordOf(query)
+            if record is None:
                 continue  # empty blocks have no record
             exits += ports(record.table.portMasks[offset], position)
         return exits
@@ -325,11 +325,17 @@ class SAView(_TableView):
     async def beyond(self, stop: Stop, port: int) -> Stop | None:
         """Return the stop at the other end of the SA's LinkRecord, or None if there is no such record."""
         query = sa.LinkRecord.query(fromLID=stop.lid, fromPort=port)
+        link = await self._recordOf(query)
+        return None if link is None else await self._stopAt(link.toLID, link.toPort)
+
+    async def _recordOf(self, query: sa.Query[Any]) -> Any:
+        """Return the record of a query, or None if there is none; other errors do not mean its absence."""
         try:
-            link = await self._agent.SubnAdmGet(query)
-        except MADError:
-            return None
-        return await self._stopAt(link.toLID, link.toPort)
+            return await self._agent.SubnAdmGet(query)
+        except MADError as error:
+            if SAStatus.of(error.status) is SAStatus.NO_RECORDS:
+                return None
+            raise
 
     async def _stopAt(self, lid: LID, entry: int) -> Stop:
         record = await self._agent.SubnAdmGet(sa.NodeRecord.query(lid=lid))

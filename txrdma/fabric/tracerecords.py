@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from txrdma.fabric.routing import Hop, View
+from txrdma.fabric.routing import Hop, NoRoute, View
 from txrdma.iba.types import GUID, LID
 from txrdma.mad.errors import MADError
 from txrdma.mad.layouts.messages import ClassPortInfo
@@ -44,6 +44,7 @@ async def tracedBySA(agent: RPCs, view: View, source: int, target: int) -> list[
 
     @return: the hops; None if the SA has no TraceRecords, or if their node IDs, which the SA may choose
         freely, are not node GUIDs.
+    @raise NoRoute: the records do not lead from one LID to the other.
     """
     can = await agent.call("SubnAdmGet", ClassPortInfo)
     if not can.capabilityMask & _HAS_OPTIONAL_RECORDS:
@@ -60,9 +61,14 @@ async def tracedBySA(agent: RPCs, view: View, source: int, target: int) -> list[
         lids = [each.lid for each in known]
         if not lids:
             return None
-        lid = next((end for end in (source, target) if end in lids), lids[0])
+        # Of a node with several ports, the one at an end of the path has the base LID of that end.
+        end = source if not depth else target if record is records[-1] else lids[0]
+        lid = max((each for each in lids if each <= end), default=lids[0])
         stop = await view.begin(lid)
         if record.entryPort:
             stop = replace(stop, entry=record.entryPort)
         hops.append(Hop(stop, record.exitPort, depth, depth - 1))
+    if hops and not (hops[0].stop.owns(source) and hops[-1].stop.owns(target)):
+        ends = f"from LID {hops[0].stop.lid} to LID {hops[-1].stop.lid}"
+        raise NoRoute(f"the SA's trace from LID {source} to LID {target} leads {ends}", hops)
     return hops or None

@@ -11,7 +11,8 @@ from txrdma.iba.types import GID
 from txrdma.mad.errors import MADRefusal
 from txrdma.mad.layouts.attributes import Method
 from txrdma.mad.layouts.messages import ClassPortInfo, MADRequest, MADStatus
-from txrdma.mad.layouts.sa import PathRecord, TraceRecord
+from txrdma.mad.layouts.sa import LinkRecord, PathRecord, TraceRecord
+from txrdma.mad.layouts.values import SAStatus
 from txrdma.sim.fabric.sm import sa
 from txrdma.sim.fabric.sm.sa import SubnetAdministration
 from txrdma.test.support.mad.commanding import Output, SharedFabricTestCase
@@ -227,6 +228,29 @@ class TraceRecordTests(FabricTestCase):
         self.hides = True
         reported = self.output("trace", "--sa", "1", "40", "--json").json
         self.assertEqual((len(reported["hops"]), self.asked), (5, [(1, 40)]))
+
+    def test_incomplete(self) -> None:
+        """Records that do not lead to the target are no path to it."""
+        records = self.records
+        self.patch(self, "records", lambda path: records(path)[:-1])
+        output = self.output("trace", "--sa", "1", "40", "--json")
+        self.assertFalse(output.json["reached"])
+        self.assertEqual(len(output.json["hops"]), 4)
+        self.assertIn("the SA's trace from LID 1 to LID 40 leads from LID 1 to LID 43", str(output.status))
+
+    def test_noResources(self) -> None:
+        """An error of the SA does not mean that a link does not exist."""
+        self.hides = True
+        handle = SubnetAdministration.handle
+
+        def busy(administration: SubnetAdministration, request: MADRequest) -> object:
+            if request.header.attributeID == LinkRecord.attributeID:
+                raise MADRefusal(SAStatus.NO_RESOURCES)
+            return handle(administration, request)
+
+        self.patch(SubnetAdministration, "handle", busy)
+        output = self.output("trace", "--sa", "1", "40", "--json")
+        self.assertIn("what is behind port 1 of h00000 (LID 1) is unknown", output.json["reason"])
 
     def test_strange(self) -> None:
         self.patch(self, "records", lambda path: [TraceRecord(nodeID=1), TraceRecord(nodeID=2)])
