@@ -132,7 +132,7 @@ async def counted(
     """
     with ProgressBar("asking for counters") as progress:
         survey = CounterSurvey(
-            *(session.agent, session.endPort, thresholds),
+            *(session.readings, session.endPort, thresholds),
             progress=progress if progress.isShown else None,
             maxOutstanding=session.options["outstanding"],
             **options,

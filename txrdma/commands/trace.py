@@ -14,7 +14,17 @@ from txrdma.commands.common.session import FabricOptions, Session, TARGETS
 from txrdma.commands.common.sweeping import asking
 from txrdma.commands.common.values import count, fileName
 from txrdma.fabric.nodenames import NodeNames
-from txrdma.fabric.routing import DirectView, Hop, NoRoute, QueryView, SAView, Stop, trace, traceMulticast
+from txrdma.fabric.routing import (
+    DirectView,
+    Hop,
+    NoRoute,
+    QueryView,
+    RecordedView,
+    SAView,
+    Stop,
+    trace,
+    traceMulticast,
+)
 from txrdma.fabric.tracerecords import tracedBySA
 from txrdma.iba.types import LID
 from txrdma.iba.verbs import NodeType
@@ -34,7 +44,7 @@ class CommandOptions(FabricOptions):
         "supports them. FROM and TO are each a TARGET; FROM is the local port by default. For a "
         "multicast LID, all branches are followed, or with FROM and TO the path between these. "
         + TARGETS
-        + " With --load and no --device nothing is sent. The exit status is 1 if the packet does not arrive."
+        + " With --load nothing is sent. The exit status is 1 if the packet does not arrive."
     )
     optFlags = [["no-info", "n", "Print numbers only, as ibtracert -n."]]
     optParameters = [
@@ -49,6 +59,8 @@ class CommandOptions(FabricOptions):
         isMulticast = self["multicast"] is not None
         if len(self["targets"]) > 2 or not self["targets"] and not isMulticast:
             raise usage.UsageError("expected [FROM [TO]]" if isMulticast else "expected [FROM] TO")
+        if self["load"] and (self["device"] or self["sa"]):
+            raise usage.UsageError("--load excludes --device and --sa: a snapshot has no records of the SA")
 
 
 async def run(reactor: Any, options: CommandOptions) -> None:
@@ -77,6 +89,8 @@ async def run(reactor: Any, options: CommandOptions) -> None:
 
 
 def _view(session: Session) -> QueryView:
+    if session.loaded is not None:
+        return RecordedView(session.readings, session.loaded.fabric, session.endPort.lid)
     if session.options["sa"]:
         return SAView(session.agent, session.endPort)
     return DirectView(session.agent)

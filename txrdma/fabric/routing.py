@@ -112,8 +112,8 @@ class NoRoute(RDMAError):
         self.hops = hops
 
 
-class UnknownTable(RDMAError):
-    """The forwarding table of a switch was not read."""
+class Unread(RDMAError):
+    """A forwarding table, or the node behind a port, was not read."""
 
 
 # Paths.
@@ -136,7 +136,7 @@ async def trace(view: View, target: int, source: int | None = None) -> list[Hop]
         last = Hop(stop, 0, len(hops), len(hops) - 1)
         try:
             port = await view.exitFor(stop, target) if stop.isSwitch else stop.info.localPortNum
-        except (MADFailure, UnknownTable) as error:
+        except (MADFailure, Unread) as error:
             raise NoRoute(
                 f"the forwarding table of {_named(stop)} is unknown: {error}", [*hops, last]
             ) from error
@@ -149,7 +149,7 @@ async def trace(view: View, target: int, source: int | None = None) -> list[Hop]
         hops.append(replace(last, exit=port, others=tuple(each for each in others if each != port)))
         try:
             there = await view.beyond(stop, port)
-        except MADFailure as error:
+        except (MADFailure, Unread) as error:
             raise NoRoute(
                 f"what is behind port {port} of {_named(stop)} is unknown: {error}", hops
             ) from error
@@ -172,7 +172,7 @@ async def traceMulticast(view: QueryView, mlid: int, source: int | None = None) 
     hops: list[Hop] = []
     seen: set[GUID] = set()
     waiting = deque([(first, -1, 0)])
-    unknown: MADFailure | None = None
+    unknown: MADFailure | Unread | None = None
     while waiting:
         stop, parent, depth = waiting.popleft()
         if stop.isSwitch:
@@ -181,7 +181,7 @@ async def traceMulticast(view: QueryView, mlid: int, source: int | None = None) 
             seen.add(stop.info.nodeGUID)
             try:
                 exits = [port for port in await view.exitsFor(stop, mlid) if port != stop.entry]
-            except MADFailure as error:
+            except (MADFailure, Unread) as error:
                 exits, unknown = [], unknown or error
         else:
             exits = [] if hops else [stop.info.localPortNum]
@@ -190,7 +190,7 @@ async def traceMulticast(view: QueryView, mlid: int, source: int | None = None) 
         for index, port in enumerate(port for port in exits if port):
             try:
                 there = await view.beyond(stop, port)
-            except MADFailure as error:
+            except (MADFailure, Unread) as error:
                 there, unknown = None, unknown or error
             if there is not None:
                 waiting.append((there, here + index, depth + 1))
@@ -207,7 +207,7 @@ def _named(stop: Stop) -> str:
 
 
 class _TableView:
-    """Base of views: the entries of forwarding tables, by C{SubnGet}."""
+    """Base of views: the entries of forwarding tables, by C{SubnGet} to the paths of stops."""
 
     def __init__(self, rpcs: RPCs) -> None:
         self._rpcs = rpcs
@@ -219,6 +219,17 @@ class _TableView:
             return NO_PORT
         block = await self._rpcs.SubnGet(LinearForwardingTable, stop.route, lid // _LIDS_IN_BLOCK)
         return block.ports[lid % _LIDS_IN_BLOCK]
+
+    async def exitsFor(self, stop: Stop, mlid: int) -> list[int]:
+        info = await self._switch(stop)
+        if mlid - FIRST_MULTICAST >= _groupsOf(info):
+            return []
+        block, offset = divmod(mlid - FIRST_MULTICAST, _GROUPS_IN_BLOCK)
+        exits: list[int] = []
+        for position in range(positions(stop.info.numPorts)):
+            answer = await self._rpcs.SubnGet(MulticastForwardingTable, stop.route, position << 28 | block)
+            exits += ports(answer.portMasks[offset], position)
+        return exits
 
     async def othersFor(self, stop: Stop, lid: int) -> Iterable[int]:
         """Return the ports among which a switch chooses for a LID; none if that is unknown."""
@@ -260,17 +271,6 @@ class DirectView(_TableView):
             return ours
         hops = await trace(self, lid)
         return hops[-1].stop
-
-    async def exitsFor(self, stop: Stop, mlid: int) -> list[int]:
-        info = await self._switch(stop)
-        if mlid - FIRST_MULTICAST >= info.multicastFDBCap:
-            return []
-        block, offset = divmod(mlid - FIRST_MULTICAST, _GROUPS_IN_BLOCK)
-        exits: list[int] = []
-        for position in range(positions(stop.info.numPorts)):
-            answer = await self._rpcs.SubnGet(MulticastForwardingTable, stop.route, position << 28 | block)
-            exits += ports(answer.portMasks[offset], position)
-        return exits
 
     async def beyond(self, stop: Stop, port: int) -> Stop | None:
         """Return the stop one hop further; from a host at the end of a route, one hop back."""
@@ -349,16 +349,14 @@ class SAView(_TableView):
         )
 
 
-# Tables that are known.
+# Fabrics that are known.
 
 
-class SurveyView:
-    """View of a fabric and its forwarding tables as they were read before: nothing is queried."""
+class _FabricView:
+    """Base of views of a fabric as it was swept before."""
 
-    def __init__(self, fabric: Fabric, linear: Mapping[GUID, bytes], adaptive: Adaptive = STATIC) -> None:
+    def __init__(self, fabric: Fabric) -> None:
         self._fabric = fabric
-        self._linear = linear
-        self._adaptive = adaptive
 
     async def begin(self, lid: int | None) -> Stop:
         """Return the stop at the port with a LID."""
@@ -367,18 +365,10 @@ class SurveyView:
             raise InvalidRequest(f"no port has LID {lid}")
         return self._stopAt(port)
 
-    async def exitFor(self, stop: Stop, lid: int) -> int:
-        table = self._linear.get(stop.info.nodeGUID)
-        if table is None:
-            raise UnknownTable("it was not read")
-        return table[lid] if lid < len(table) else NO_PORT
-
-    async def othersFor(self, stop: Stop, lid: int) -> Iterable[int]:
-        """Return the ports among which a switch chooses for a LID."""
-        return sorted(self._adaptive.get(stop.info.nodeGUID, NO_GROUPS).members(lid))
-
     async def beyond(self, stop: Stop, port: int) -> Stop | None:
         here = self._fabric.portAt(stop.info.nodeGUID, port)
+        if here is not None and here.peer is None and _isUp(here):
+            raise Unread("it was not read")
         return None if here is None or here.peer is None else self._stopAt(here.peer)
 
     @staticmethod
@@ -386,6 +376,52 @@ class SurveyView:
         info = port.node.info.replace(portGUID=port.guid, localPortNum=port.number)
         lmc = lmcIn(port.end) if port.end else 0
         return Stop(IBPath(dlid=port.lid), info, port.node.description, port.lid, lmc, port.number)
+
+
+class SurveyView(_FabricView):
+    """View of a fabric and its forwarding tables as they were read before: nothing is queried."""
+
+    def __init__(self, fabric: Fabric, linear: Mapping[GUID, bytes], adaptive: Adaptive = STATIC) -> None:
+        super().__init__(fabric)
+        self._linear = linear
+        self._adaptive = adaptive
+
+    async def exitFor(self, stop: Stop, lid: int) -> int:
+        table = self._linear.get(stop.info.nodeGUID)
+        if table is None:
+            raise Unread("it was not read")
+        return table[lid] if lid < len(table) else NO_PORT
+
+    async def othersFor(self, stop: Stop, lid: int) -> Iterable[int]:
+        """Return the ports among which a switch chooses for a LID."""
+        return sorted(self._adaptive.get(stop.info.nodeGUID, NO_GROUPS).members(lid))
+
+
+class RecordedView(_FabricView, _TableView):
+    """View of a recorded fabric, whose tables are queried by the LIDs of its switches."""
+
+    def __init__(self, rpcs: RPCs, fabric: Fabric, lid: LID) -> None:
+        """
+        @param rpcs: answers from the recording.
+        @param lid: LID of the local port.
+        """
+        _FabricView.__init__(self, fabric)
+        _TableView.__init__(self, rpcs)
+        self._lid = lid
+
+    async def begin(self, lid: int | None) -> Stop:
+        """Return the stop at the port with a LID, by default at the local port."""
+        return await super().begin(lid or self._lid)
+
+    async def _switch(self, stop: Stop) -> SwitchInfo:
+        info = self._fabric.nodes[stop.info.nodeGUID].switchInfo
+        if info is None:
+            raise Unread("its SwitchInfo was not read")
+        return info
+
+
+def _isUp(port: Port) -> bool:
+    return port.physicalState is PhysicalState.LINK_UP
 
 
 # Whole tables.
@@ -419,12 +455,8 @@ async def multicastTable(
     """Query a switch's multicast forwarding table: the output ports of each multicast LID that has any."""
     if info is None:
         info = await rpcs.SubnGet(SwitchInfo, path)
-    top = info.multicastFDBTop
-    groups = info.multicastFDBCap
-    if top:  # the last block in use; 0xBFFF for none
-        groups = min(groups, max(0, top - FIRST_MULTICAST + 1))
     table: dict[int, list[int]] = {}
-    for block in range(-(-groups // _GROUPS_IN_BLOCK)):
+    for block in range(-(-_groupsOf(info) // _GROUPS_IN_BLOCK)):
         for position in range(positions(numPorts)):
             modifier = MulticastForwardingTable.modifier(block, position)
             answer = await rpcs.SubnGet(MulticastForwardingTable, path, modifier)
@@ -435,8 +467,15 @@ async def multicastTable(
     return dict(sorted(table.items()))
 
 
-QueryView = Union[DirectView, SAView]
-"""View that queries the fabric, also for multicast tables."""
+def _groupsOf(info: SwitchInfo) -> int:
+    """Return the number of multicast LIDs from the first one to the last one in use."""
+    top = info.multicastFDBTop  # 0xBFFF if none is in use; 0 if the switch does not support it
+    used = top - FIRST_MULTICAST + 1 if top else info.multicastFDBCap
+    return min(info.multicastFDBCap, max(0, used))
+
+
+QueryView = Union[DirectView, SAView, RecordedView]
+"""View that queries the fabric or a recording, also for multicast tables."""
 
 View = Union[QueryView, SurveyView]
 """Source of the nodes, links and forwarding table entries that a trace needs."""

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, TYPE_CHECKING
 
 from twisted.internet.abstract import isIPAddress
 
@@ -23,7 +23,6 @@ from txrdma.commands.common.options import CommandOptions
 from txrdma.commands.common.showing import ShowingPort
 from txrdma.commands.common.values import count, fileName, seconds, unsigned
 from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError
-from txrdma.fabric.model import Fabric
 from txrdma.fabric.nodenames import NodeNames, readNodeNames
 from txrdma.fabric.targets import combined, parsedTarget
 from txrdma.iba.path import IBDRPath, IBPath, lifetimeSeconds, MADEndPort
@@ -41,6 +40,9 @@ from txrdma.mad.ports import openMADPort
 from txrdma.mad.resolvers import IPPathResolver, SAPathResolver
 from txrdma.mad.rpcs import RPCs
 from txrdma.mad.satransactor import SATransactor
+
+if TYPE_CHECKING:
+    from txrdma.fabric.recording import Recording
 
 TARGET: Final = (
     "TARGET is a LID (7), a GID, a port GUID (0x...), a directed route (DR 0,1,3 or 0,1,3), a LID and a "
@@ -92,7 +94,7 @@ class Session:
         which queries the SA instead.
     @ivar endPort: LID, GIDs and SM of the local port.
     @ivar names: the node-name map.
-    @ivar loaded: fabric of the snapshot whose simulation answers; None if a real fabric does.
+    @ivar loaded: the snapshot whose simulation answers; None if a real fabric does.
     """
 
     reactor: Any
@@ -101,7 +103,14 @@ class Session:
     endPort: MADEndPort
     names: NodeNames
     options: FabricOptions
-    loaded: Fabric | None = None
+    loaded: Recording | None = None
+
+    @property
+    def readings(self) -> RPCs:
+        """Makes queries by LIDs for tables and counters; of a snapshot, only with answers that it has."""
+        from txrdma.fabric.recording import RecordedRPCs
+
+        return self.rpcs if self.loaded is None else RecordedRPCs(self.loaded)
 
     @property
     def sa(self) -> IBPath:

@@ -85,7 +85,7 @@ class PartOptions(SweepOptions):
 def asking(reactor: Any, options: FabricOptions, needsTables: bool = False) -> Iterator[Session]:
     """
     Open a session like L{opened}; with C{--load} and no C{--device}, a simulation of the snapshot answers, if
-    it has tables.
+    it has tables. It also answers for what the snapshot lacks, but C{readings} of the session does not.
 
     @param needsTables: refuse a snapshot without tables instead of opening a port.
     """
@@ -96,7 +96,7 @@ def asking(reactor: Any, options: FabricOptions, needsTables: bool = False) -> I
         with endedBySignals():
             twin = Twin(reactor, [recording])
         with closing(twin), opened(reactor, options, twin.attach()) as session:
-            session.loaded = recording.fabric
+            session.loaded = recording
             yield session
         return
     if recording is not None and needsTables:
@@ -128,8 +128,9 @@ async def swept(session: Session, isPartial: bool = False, withLinks: bool = Tru
     @param withLinks: for a part, also discover the links of its outermost nodes.
     """
     options = session.options
-    if session.loaded is not None or options["load"]:
-        return recalled(options, session.names, session.loaded)
+    if options["load"]:
+        loaded = recorded(options["load"]) if session.loaded is None else session.loaded
+        return recalled(options, session.names, loaded.fabric)
     if options.get("target"):
         return await _sweptAround(session, isPartial, withLinks)
     start = await _startPath(session, options["from"]) if options["from"] else IBDRPath()

@@ -19,6 +19,8 @@ from txrdma.iba.types import LID
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.layouts.smp import MulticastForwardingTable, PKeyTable, SLtoVLMappingTable
 from txrdma.mad.ports import openMADPort
+from txrdma.sim.fabric.agents.pma import PerformanceManagementAgents
+from txrdma.sim.fabric.agents.sma import SubnetManagementAgents
 from txrdma.test.support.mad.commanding import NetFabricTestCase
 
 
@@ -102,7 +104,8 @@ class SnapshotTests(NetFabricTestCase):
         path = self.taken()
         for name, *arguments in (
             ("trace", "b", "c"),
-            ("trace", "--sa", self.lid("b"), "--json"),
+            ("trace", self.lid("b"), "--json"),
+            ("trace", "--multicast", "0xc000"),
             ("routes",),
             ("routes", "-M"),
             ("routes", "--balance"),
@@ -116,6 +119,34 @@ class SnapshotTests(NetFabricTestCase):
             offline = self.offline(name, *arguments, "--load", path)
             self.patch(session, "openMADPort", openMADPort)
             self.assertEqual((offline, self.complaints), (live, complaints), (name, arguments))
+
+    def test_unread(self) -> None:
+        """What a snapshot lacks because a switch did not answer is not shown as if it had been read."""
+        whole, path = self.taken(), self.mktemp()
+        target = self.lid("c")
+
+        def answer(agents: Any, port: Any, datagram: bytes) -> Any:
+            isTable = int.from_bytes(datagram[16:18], "big") in (0x19, 0x1B)
+            return None if isTable and port.node.identifier == "right" else plain(agents, port, datagram)
+
+        def count(agents: Any, port: Any, datagram: bytes) -> Any:
+            return None if port.node.identifier == "c" else plainly(agents, port, datagram)
+
+        plain, plainly = SubnetManagementAgents.answer, PerformanceManagementAgents.answer
+        self.patch(SubnetManagementAgents, "answer", answer)
+        self.patch(PerformanceManagementAgents, "answer", count)
+        self.printed("snapshot", path)
+        for words, unknown in (
+            (("trace", "a", "c"), "the forwarding table of right (LID "),
+            (("trace", "-m", "0xc000", "right"), "a branch of 0xc000 is unknown"),
+        ):
+            self.offline(*words, "--load", path)
+            self.assertIn(unknown, str(self.status))
+        self.assertIn("To ca", self.offline("trace", "a", "c", "--load", whole))
+        reported = json.loads(self.offline("errors", "--load", path, "--json"))
+        self.assertEqual([each["name"] for each in reported["silent"]], ["c"])
+        self.assertEqual(self.status, 1)
+        self.assertIn("excludes", self.refusedOptions("trace", target, "--load", path))
 
     def test_impossibleBlock(self) -> None:
         """A block of a forwarding table beyond all LIDs is ignored."""
