@@ -40,7 +40,7 @@ class CommandOptions(SweepOptions):
         "computes other routes), hosts with less bandwidth, and Slurm jobs on these hosts. NODE is a LID, a "
         "GUID or a name; with a PORT the cable at that port is meant. --all ranks every switch and cable by "
         "itself, single points of failure first. With --load and no --device nothing is sent; paths are then "
-        "those of the snapshot, if it has tables."
+        "those of the snapshot, if it has tables. The exit status is 1 if something was not read."
     )
     optFlags = [
         ["all", "a", "Rank all switches and cables, each by itself."],
@@ -101,6 +101,8 @@ async def run(reactor: Any, options: CommandOptions) -> None:
         text = f"the tables of {radius.unread} switches are unknown: paths through them do not count"
         print(text if linear else "no forwarding tables are known: paths are not counted", file=sys.stderr)
     endWith(fabric)
+    if radius.unread and linear:
+        raise SystemExit(1)
 
 
 async def chosenJobs(reactor: Any, options: usage.Options) -> list[SlurmJob]:

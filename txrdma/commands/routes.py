@@ -14,8 +14,15 @@ from txrdma.commands.common.session import Session, TARGETS
 from txrdma.commands.common.sweeping import asking, printProblems, SweepOptions, swept
 from txrdma.commands.common.values import count
 from txrdma.error import InvalidRequest
-from txrdma.fabric.adaptive import AdaptiveTable, adaptiveTable, Contradiction, MELLANOX, NO_GROUPS
-from txrdma.fabric.model import Fabric, Problem
+from txrdma.fabric.adaptive import (
+    AdaptiveTable,
+    adaptiveTable,
+    Contradiction,
+    MELLANOX,
+    NO_GROUPS,
+    UNKNOWN_ROUTES,
+)
+from txrdma.fabric.model import Fabric, Node, Problem
 from txrdma.fabric.nodenames import NodeNames
 from txrdma.fabric.routeuse import BALANCE_COLUMNS, balances, usesOf
 from txrdma.fabric.routing import FIRST_MULTICAST, linearTable, multicastTable, NO_PORT
@@ -25,6 +32,7 @@ from txrdma.iba.verbs import NodeType
 from txrdma.mad.errors import MADFailure
 from txrdma.mad.layouts.smp import NodeDescription, NodeInfo, PortInfo, SwitchInfo
 from txrdma.mad.paths import toLID
+from txrdma.mad.rpcs import RPCs
 from txrdma.mad.schedule import MADSchedule
 
 _FIRST_PORT: Final = 12
@@ -84,7 +92,8 @@ class CommandOptions(SweepOptions):
         "port and the destination. Without SWITCH, which is a TARGET, the tables of all switches are "
         "shown. --over lists the hosts reached over a link of SWITCH, in both directions; --balance "
         "shows the number of LIDs that each switch forwards by each port to other switches. With --load of a "
-        "snapshot with tables and no --device nothing is sent. " + TARGETS
+        "snapshot with tables and no --device nothing is sent. Tables that could not be read are not shown; "
+        "then an error is printed and the exit status is 1. " + TARGETS
     )
     optFlags = [
         ["multicast", "M", "Show multicast tables: the ports of each multicast LID."],
@@ -117,6 +126,11 @@ async def run(reactor: Any, options: CommandOptions) -> None:
     owners: dict[int, str] = {}
     with asking(reactor, options) as session:
         fabric = Fabric()
+        isStale = bool(options["load"]) and session.loaded is None
+        if isUse and isStale:
+            raise InvalidRequest(
+                "--load: with --device, or without tables in the snapshot, its links may be old"
+            )
         if not options["switch"] or options["load"] or isUse:
             fabric = await swept(session)
         if isUse:
@@ -124,12 +138,13 @@ async def run(reactor: Any, options: CommandOptions) -> None:
         else:
             switch = options["switch"]
             tables = [await _oneOf(session, switch)] if switch else _allOf(session, fabric)
-            await _read(session, tables, fabric)
+            tables = await _read(session, tables, fabric)
             if options["port"] is not None:
                 for each in tables:
                     each.narrow(options["port"])
             if not (options["no-destinations"] or options["multicast"]):
-                owners = _owners(fabric, session.names) if fabric.nodes else await _asked(session, tables)
+                isKnown = fabric.nodes and not isStale
+                owners = _owners(fabric, session.names) if isKnown else await _asked(session, tables)
     if isUse:
         show()
     else:
@@ -163,7 +178,7 @@ async def _used(session: Session, fabric: Fabric) -> Callable[[], None]:
     options, names = session.options, session.names
     tables = _allOf(session, fabric)
     if options["over"] is None:
-        await _read(session, tables, fabric, withGroups=True)
+        tables = await _read(session, tables, fabric, withGroups=True)
         linear = {each.info.nodeGUID: each.linear for each in tables}
         adaptive = {each.info.nodeGUID: each.adaptive for each in tables}
         even = [one for one in balances(fabric, linear, adaptive) if one is not None]
@@ -177,7 +192,7 @@ async def _used(session: Session, fabric: Fabric) -> Callable[[], None]:
         raise InvalidRequest(f"port {options['over']} of {options['switch']} has no link")
     ends = {port.node.guid, port.peer.node.guid}
     tables = [each for each in tables if each.info.nodeGUID in ends]
-    await _read(session, tables, fabric, withGroups=True)
+    tables = await _read(session, tables, fabric, withGroups=True)
     linear = {each.info.nodeGUID: each.linear for each in tables}
     uses = list(usesOf(fabric, port, linear, {each.info.nodeGUID: each.adaptive for each in tables}))
     if options["json"]:
@@ -187,9 +202,8 @@ async def _used(session: Session, fabric: Fabric) -> Callable[[], None]:
 
 async def linearTables(session: Session, fabric: Fabric) -> dict[GUID, bytes]:
     """Read the linear forwarding tables of all switches; failures become problems of the fabric."""
-    tables = _allOf(session, fabric)
-    await _read(session, tables, fabric)
-    return {each.info.nodeGUID: each.linear for each in tables if each.linear}
+    tables = await _read(session, _allOf(session, fabric), fabric)
+    return {each.info.nodeGUID: each.linear for each in tables}
 
 
 async def _oneOf(session: Session, target: str) -> RouteTables:
@@ -214,39 +228,60 @@ def _allOf(session: Session, fabric: Fabric) -> list[RouteTables]:
 
 async def _read(
     session: Session, tables: list[RouteTables], fabric: Fabric, withGroups: bool = False
-) -> None:
+) -> list[RouteTables]:
     """
     Read the tables of all switches concurrently; record failures as problems of the fabric.
 
     @param withGroups: also those of adaptive routing.
+    @return: the tables that were read.
     """
-    schedule = MADSchedule(session.rpcs, session.options["outstanding"])
+    schedule = MADSchedule(session.readings, session.options["outstanding"])
     isMulticast = session.options.get("multicast", False)
+    isRecorded = session.loaded is not None
     done = 0
+    found: set[GUID] = set()
     with ProgressBar("reading tables") as progress:
 
         async def read(each: RouteTables) -> None:
             nonlocal done
+            path = toLID(session.endPort, each.lid) if isRecorded else each.path
+            node = fabric.nodes.get(each.info.nodeGUID)
             try:
-                info = await schedule.SubnGet(SwitchInfo, each.path)
-                if isMulticast:
-                    each.groups = info.multicastFDBCap or 1
-                    each.multicast = await multicastTable(schedule, each.path, each.info.numPorts, info)
+                if isRecorded:
+                    info = None if node is None else node.switchInfo
                 else:
-                    each.linear = await linearTable(schedule, each.path, info)
-                    node = fabric.nodes.get(each.info.nodeGUID) if withGroups else None
-                    if node is not None and node.vendorID == MELLANOX:
-                        top = len(each.linear) - 1
-                        each.adaptive = await adaptiveTable(schedule, each.path, node, top) or NO_GROUPS
-            except Contradiction as error:
-                text = f"{each.name}: its adaptive routes are unknown ({error}), static ones are shown"
-                fabric.problems.append(Problem("contradiction", str(each.path), text))
-            except MADFailure as error:
-                fabric.problems.append(Problem("unreachable", str(each.path), f"{each.name}: {error}"))
+                    guid = (await schedule.SubnGet(NodeInfo, path)).nodeGUID
+                    if guid != each.info.nodeGUID:
+                        raise Contradiction(f"node {guid} is there now")
+                    info = await schedule.SubnGet(SwitchInfo, path)
+                if isMulticast:
+                    each.groups = (info.multicastFDBCap if info is not None else 0) or 1
+                    each.multicast = await multicastTable(schedule, path, each.info.numPorts, info)
+                else:
+                    each.linear = await linearTable(schedule, path, info)
+                found.add(each.info.nodeGUID)
+                if withGroups and node is not None and node.vendorID == MELLANOX:
+                    each.adaptive = await _adaptive(schedule, each, path, node, fabric)
+            except (Contradiction, MADFailure) as error:
+                kind = "contradiction" if isinstance(error, Contradiction) else "unreachable"
+                fabric.problems.append(Problem(kind, str(path), f"{each.name}: {error}"))
             done += 1
             progress(done, len(tables))
 
         await schedule.run(mqueue=(read(each) for each in tables))
+    return [each for each in tables if each.info.nodeGUID in found]
+
+
+async def _adaptive(
+    rpcs: RPCs, tables: RouteTables, path: IBPath, node: Node, fabric: Fabric
+) -> AdaptiveTable:
+    """Read the groups of a switch; record as a problem of the fabric that they are unknown."""
+    try:
+        return await adaptiveTable(rpcs, path, node, len(tables.linear) - 1) or NO_GROUPS
+    except UNKNOWN_ROUTES as error:
+        text = f"{tables.name}: its adaptive routes are unknown ({error}), static ones are shown"
+        fabric.problems.append(Problem("contradiction", str(path), text))
+        return NO_GROUPS
 
 
 # Owners of LIDs.

@@ -15,7 +15,7 @@ from typing_extensions import Unpack
 from twisted.internet.defer import Deferred, fail, succeed
 
 from txrdma.fabric.model import Fabric
-from txrdma.fabric.routing import FIRST_MULTICAST, NO_PORT
+from txrdma.fabric.routing import blocksOf
 from txrdma.iba.path import IBPath, MADEndPort
 from txrdma.iba.types import GUID
 from txrdma.mad.errors import MADError, MADTimeoutError
@@ -58,16 +58,16 @@ class Recording:
         return self.answers.get((rpc, name), {})
 
     def linearTables(self) -> dict[GUID, bytes]:
-        """Return the linear forwarding tables of the switches, by GUID."""
-        tables: dict[GUID, bytearray] = {}
-        ports = self.fabric.byLIDs()
-        for (lid, block), answer in self.of("SubnGet", LinearForwardingTable.__name__).items():
-            begin = block * len(answer) if isinstance(answer, bytes) else -1
-            if lid in ports and isinstance(answer, bytes) and 0 <= begin < FIRST_MULTICAST:
-                table = tables.setdefault(ports[lid].node.guid, bytearray())
-                table.extend(bytes([NO_PORT]) * (begin + len(answer) - len(table)))
-                table[begin : begin + len(answer)] = answer
-        return {guid: bytes(table) for guid, table in tables.items()}
+        """Return the linear forwarding tables of the switches that were read as a whole, by GUID."""
+        answers = self.of("SubnGet", LinearForwardingTable.__name__)
+        tables: dict[GUID, bytes] = {}
+        for node in self.fabric.switches():
+            if (info := node.switchInfo) is not None:
+                wanted = [answers.get((node.lid, block)) for block in range(blocksOf(info))]
+                blocks = [answer for answer in wanted if isinstance(answer, bytes)]
+                if len(blocks) == len(wanted):
+                    tables[node.guid] = b"".join(blocks)
+        return tables
 
 
 def registerOf(part: int) -> tuple[int, int]:

@@ -438,13 +438,17 @@ def ports(mask: int, position: int = 0) -> list[int]:
     return [first + bit for bit in range(_PORTS_IN_POSITION) if mask >> bit & 1]
 
 
+def blocksOf(info: SwitchInfo) -> int:
+    """Return the number of blocks of a switch's linear forwarding table."""
+    return int(info.linearFDBTop // _LIDS_IN_BLOCK + 1)
+
+
 async def linearTable(rpcs: RPCs, path: IBPath, info: SwitchInfo | None = None) -> bytes:
     """Query the linear forwarding table of a switch: an output port for each LID from 0 to LinearFDBTop."""
     if info is None:
         info = await rpcs.SubnGet(SwitchInfo, path)
     blocks = [
-        (await rpcs.SubnGet(LinearForwardingTable, path, number)).ports
-        for number in range(info.linearFDBTop // _LIDS_IN_BLOCK + 1)
+        (await rpcs.SubnGet(LinearForwardingTable, path, number)).ports for number in range(blocksOf(info))
     ]
     return b"".join(blocks)[: info.linearFDBTop + 1]
 

@@ -14,9 +14,9 @@ from txrdma.commands.common.options import INTERRUPTED
 from txrdma.commands.common.rows import showRows
 from txrdma.commands.ping import Pings
 from txrdma.iba.path import IBPath
-from txrdma.iba.types import LID
+from txrdma.iba.types import GUID, LID
 from txrdma.mad.agent import MADAgent
-from txrdma.mad.layouts.smp import MulticastForwardingTable, PortInfo
+from txrdma.mad.layouts.smp import LinearForwardingTable, MulticastForwardingTable, PortInfo
 from txrdma.mad.server import MADServer
 from txrdma.mad.vendor import servePing, serveSysstat
 from txrdma.sim.fabric.agents.pma import PerformanceManagementAgents
@@ -94,7 +94,9 @@ class LinksTests(NetFabricTestCase):
         plain = SubnetManagementAgents.answer
 
         def answer(agents: Any, port: Any, datagram: bytes) -> Any:
-            attribute, modifier = (int.from_bytes(datagram[at:end], "big") for at, end in ((16, 18), (20, 24)))
+            attribute, modifier = (
+                int.from_bytes(datagram[at:end], "big") for at, end in ((16, 18), (20, 24))
+            )
             isUnread = attribute == PortInfo.attributeID and (port.node.identifier, modifier) in unread
             return None if isUnread else plain(agents, port, datagram)
 
@@ -204,9 +206,35 @@ class RoutesTests(NetFabricTestCase):
         file = self.mktemp()
         self.printed("discover", "--save", file)
         self.fabric.silence("right")
-        self.assertEqual(len(self.answerTo("routes", "--load", file)), 2)
+        self.assertEqual([each["name"] for each in self.answerTo("routes", "--load", file)], ["left"])
         self.assertEqual(self.status, 1)
         self.assertIn("right", self.complaints)
+
+    def test_unread(self) -> None:
+        """A switch whose table was not read is neither shown with an empty one, nor judged by it."""
+        plain = SubnetManagementAgents.answer
+
+        def answer(agents: Any, port: Any, datagram: bytes) -> Any:
+            isTable = int.from_bytes(datagram[16:18], "big") == LinearForwardingTable.attributeID
+            return None if isTable and port.node.identifier == "right" else plain(agents, port, datagram)
+
+        self.patch(SubnetManagementAgents, "answer", answer)
+        for words in ((), ("--balance",)):
+            self.assertEqual([each["name"] for each in self.answerTo("routes", "-t.1", *words)], ["left"])
+            self.assertEqual(self.status, 1)
+        [use] = self.answerTo("routes", "-t.1", self.lid("left"), "--over", "3")
+        self.assertEqual((use["from"]["name"], self.status), ("left", 1))
+
+    def test_stale(self) -> None:
+        """Tables of another node are not shown as those of a snapshot's switch, nor used with its links."""
+        file = self.mktemp()
+        self.printed("discover", "--save", file)
+        self.fabric.node("right").setGUID(GUID.fromInt(0x77))
+        self.assertEqual([each["name"] for each in self.answerTo("routes", "--load", file)], ["left"])
+        self.assertEqual(self.status, 1)
+        self.assertIn("right: node 0000:0000:0000:0077 is there now", self.complaints)
+        self.printed("routes", "--balance", "--load", file)
+        self.assertIn("may be old", str(self.status))
 
     def test_mistakes(self) -> None:
         self.printed("routes", self.lid("c"))
@@ -260,7 +288,6 @@ class ErrorsTests(NetFabricTestCase):
         self.assertEqual(
             next(each for each in again["ports"] if each["name"] == "c")["data"]["portRcvData"], 0
         )
-
 
     def test_clearUnread(self) -> None:
         """Counters that are not read are not cleared, nor those of nodes that had other LIDs."""
@@ -355,7 +382,6 @@ class DiffTests(NetFabricTestCase):
         self.assertEqual(self.printed("diff", alone), "")
         self.assertIn("something was not read", str(self.status))
         self.assertIn("node-removed", self.printed("diff", before, alone))
-
 
     def test_unread(self) -> None:
         """Nodes that do not answer, and those behind them, are not removed; the exit status is a failure."""

@@ -143,6 +143,13 @@ class SnapshotTests(NetFabricTestCase):
             self.offline(*words, "--load", path)
             self.assertIn(unknown, str(self.status))
         self.assertIn("To ca", self.offline("trace", "a", "c", "--load", whole))
+        for option in ("--all", "-M", "--balance"):
+            reported = json.loads(self.offline("routes", option, "--load", path, "--json"))
+            self.assertEqual([each["name"] for each in reported], ["left"], option)
+            self.assertEqual(self.status, 1)
+        self.offline("blast-radius", "left:3", "--load", path)
+        self.assertIn("the tables of 1 switches are unknown", self.complaints)
+        self.assertEqual(self.status, 1)
         reported = json.loads(self.offline("errors", "--load", path, "--json"))
         self.assertEqual([each["name"] for each in reported["silent"]], ["c"])
         self.assertEqual(self.status, 1)

@@ -21,6 +21,7 @@ from txrdma.fabric.chassis import chassis, positionOf
 from txrdma.fabric.discovery import Sweep
 from txrdma.fabric.model import Fabric, Problem
 from txrdma.fabric.nodenames import NodeNames
+from txrdma.fabric.recording import Recording
 from txrdma.fabric.slurm import hostList, slurmText, slurmYAML
 from txrdma.fabric.snapshots import dump, load
 from txrdma.fabric.texts import readText
@@ -39,6 +40,20 @@ BYTES_PER_PORT = 280 if sysconfig.get_config_var("Py_GIL_DISABLED") else 250
 Largest memory in bytes for each port, including hosts, switches and their names. Numbers and strings of
 free-threaded builds are larger by 16 bytes.
 """
+
+
+class RecordingTests(SynchronousTestCase):
+    def test_partialTable(self) -> None:
+        """A forwarding table of which a block was not read is unknown: it does not lack routes."""
+        fabric = Fabric()
+        node, _isNew = fabric.add(NodeInfo(nodeType=NodeType.SWITCH, numPorts=2, nodeGUID=GUID.fromInt(1)))
+        node.port(0).setInfo(PortInfo(lid=LID(9)).encode())
+        node.switchInfo = SwitchInfo(linearFDBTop=LID(100))
+        blocks: dict[tuple[int, int], Any] = {(9, 1): bytes([2]) * 64}
+        recording = Recording(fabric, answers={("SubnGet", "LinearForwardingTable"): blocks})
+        self.assertEqual(recording.linearTables(), {})
+        blocks[9, 0] = bytes([1]) * 64
+        self.assertEqual(recording.linearTables(), {node.guid: bytes([1]) * 64 + bytes([2]) * 64})
 
 
 class MemoryTests(FabricTestCase):
