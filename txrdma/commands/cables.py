@@ -20,6 +20,7 @@ class CommandOptions(PartOptions):
         "length, temperature, received and sent power in dBm, and watts. They are read from devices of "
         "NVIDIA and Mellanox whose firmware lets registers be read by datagrams; of other ports they are "
         "unknown (-). With a TARGET, only those of the target and of nodes at most --hops links away. "
+        "If something could not be discovered or read, an error is printed and the exit status is 1. "
         f"{TARGET}. With --load and no --device nothing is sent; the file is one of txrdma snapshot."
     )
     optFlags = [
@@ -36,7 +37,7 @@ async def run(reactor: Any, options: CommandOptions) -> None:
         nodes = fabric.ordered()
         with ProgressBar("reading cables") as progress:
             cables = await cablesOf(
-                *(session.agent, session.endPort, nodes, options["outstanding"]), progress
+                *(session.readings, session.endPort, nodes, options["outstanding"], progress, fabric.problems)
             )
     rows = [
         cableRow(port, cable, lambda node: names.name(node.guid, node.description))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from txrdma.commands.common import sweeping
 from txrdma.commands.common.interruption import endedBySignals
@@ -22,7 +22,7 @@ from txrdma.fabric.health import counterFindings, Finding, findings, managerFind
 from txrdma.fabric.model import Fabric, Node
 from txrdma.fabric.recording import RecordedRPCs
 from txrdma.fabric.routechecks import routeFindings
-from txrdma.fabric.tables import tableFindings, TableSurvey
+from txrdma.fabric.tables import tableFindings, TableSurvey, unreadFindings
 from txrdma.iba.path import MADEndPort
 from txrdma.mad.rpcs import RPCs
 
@@ -35,10 +35,10 @@ class CommandOptions(ThresholdOptions):
         "speed than both ends have enabled, different MTUs, missing or duplicate LIDs and GUIDs, subnet "
         "managers, error counters, forwarding tables with dead ends or loops, P_Key and virtual lane "
         "tables that differ from the neighbour's, firmware older than that of similar nodes, hot modules, "
-        "and ones that receive little light. Prints a "
-        "line for each finding; the exit status is 0 without findings, 1 with findings, and 2 if the "
-        "fabric could not be checked. With --load and no --device only the snapshot is checked, and "
-        "nothing is sent; one of txrdma snapshot also has tables and counters."
+        "and ones that receive little light. Prints a line for each finding, also for what could not be "
+        "read; the exit status is 0 without findings, 1 with findings, and 2 if the fabric could not be "
+        "checked. With --load and no --device only the snapshot is checked, and nothing is sent; one of "
+        "txrdma snapshot also has tables and counters."
     )
     failureStatus = 2
     optFlags = [
@@ -49,6 +49,15 @@ class CommandOptions(ThresholdOptions):
     optParameters = [
         ["topology", None, "", "File of the expected cables, in the format of ibnetdiscover.", fileName]
     ]
+
+
+_UNREAD: Final = frozenset(
+    (
+        *("unreachable", "refused", "unprocessed", "incomplete", "left-out", "interrupted", "no-link"),
+        *("counters-silent", "sm-silent", "adaptive-unknown"),
+    )
+)
+"""Kinds of findings that mean that a part of the fabric was not read, and so not checked."""
 
 
 async def run(reactor: Any, options: CommandOptions) -> None:
@@ -113,6 +122,7 @@ async def _asked(
     found = await managerFindings(rpcs, endPort, fabric)
     if not options["no-tables"]:
         tables = await TableSurvey(rpcs, endPort, fabric).run()
+        found += unreadFindings(fabric, tables)
         found += filter(None, tableFindings(fabric, tables))
         with ProgressBar("following routes") as progress:
             cooperate = partial(cooperative, reactor, progress, len(fabric.nodes))
@@ -130,7 +140,8 @@ def summary(fabric: Fabric, found: list[Finding]) -> str:
     links = sum(1 for _ in fabric.links())
     heading = f"{len(fabric.nodes)} nodes, {switches} of them switches, with {links} links"
     several = "s" if len(found) > 1 else ""
-    return f"{heading}: {f'{len(found)} finding{several}' if found else 'all is well'}"
+    unread = "; not all was read and checked" if any(each.kind in _UNREAD for each in found) else ""
+    return f"{heading}: {f'{len(found)} finding{several}{unread}' if found else 'all is well'}"
 
 
 def reportDict(fabric: Fabric, found: list[Finding]) -> dict[str, Any]:

@@ -25,8 +25,9 @@ class CommandOptions(PartOptions):
 
     longdesc = (
         "List the nodes of a fabric, each with its type, GUID, number of ports, LIDs and name. If "
-        "something could not be discovered, an error is printed and the exit status is 1. With a TARGET, "
-        f"only the target and the nodes at most --hops links away are queried and listed. {TARGET}."
+        "something could not be discovered or read, an error is printed and the exit status is 1. With a "
+        "TARGET, only the target and the nodes at most --hops links away are queried and listed. "
+        f"{TARGET}."
     )
     optFlags = [
         ["hosts", None, "Only channel adapters."],
@@ -72,7 +73,9 @@ async def _inventory(reactor: Any, options: CommandOptions) -> None:
     with opened(reactor, options) as session:
         fabric = session.names.put(await swept(session, withLinks=False))
         nodes = chosen(fabric, options)
-        firmware = await firmwares(session.agent, session.endPort, nodes, options["outstanding"])
+        firmware = await firmwares(
+            *(session.agent, session.endPort, nodes, options["outstanding"], fabric.problems)
+        )
     rows = [inventoryRow(node, firmware.get(node.guid)) for node in nodes]
     printRows(INVENTORY, rows, options)
     endWith(fabric)

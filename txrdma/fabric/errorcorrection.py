@@ -139,7 +139,8 @@ async def correctionFindings(
     """
     Query the error correction counters, and return findings for ports with uncorrectable blocks.
 
-    Agents that do not have these counters or do not answer are ignored, and so are ports that refuse.
+    Agents that do not have these counters or do not answer are ignored, and so are ports that refuse. An
+    agent that has answered but does not return the counters is a finding.
     """
     found: list[Finding] = []
     if UNCORRECTABLE in thresholds.suppressed:
@@ -165,11 +166,16 @@ async def correctionFindings(
     async def read(ports: list[Port]) -> None:
         try:
             answer = await schedule.PerformanceGet(ClassPortInfo, toLID(endPort, ports[0].lid))
-            for port in ports:
+        except MADFailure:  # silent nodes are reported by the other counters
+            return
+        for port in ports:
+            try:
                 if not await readPort(port, answer.capabilityMask):
                     return
-        except MADFailure:  # the attribute is optional; silent nodes are reported by the other counters
-            return
+            except MADFailure as error:
+                text = f"those of error correction: {error}"
+                found.append(Finding("counters-silent", str(port), text, port.node.guid, port.number))
+                return
 
     several = (list(correctingPorts(node)) for node in fabric.nodes.values())
     await schedule.run(mqueue=(read(ports) for ports in several if ports))

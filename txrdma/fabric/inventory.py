@@ -8,13 +8,12 @@ of the vendor-specific agent of Mellanox and NVIDIA, serial and part numbers tho
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from typing import Final
 
 from txrdma.fabric.adaptive import MELLANOX
 from txrdma.fabric.cables import Cable, Cell, readCables
-from txrdma.fabric.model import Node, PortKey
-from txrdma.fabric.tables import Firmware, firmwareOf
+from txrdma.fabric.model import Node, PortKey, Problem
+from txrdma.fabric.tables import Firmware, firmwareOf, isLost
 from txrdma.iba.path import MADEndPort
 from txrdma.iba.types import GUID
 from txrdma.mad.errors import MADFailure
@@ -29,15 +28,26 @@ INVENTORY: Final = (
 
 
 async def firmwares(
-    rpcs: RPCs, endPort: MADEndPort, nodes: Iterable[Node], maxOutstanding: int
+    rpcs: RPCs,
+    endPort: MADEndPort,
+    nodes: Iterable[Node],
+    maxOutstanding: int,
+    problems: list[Problem] | None = None,
 ) -> dict[GUID, Firmware]:
-    """Query the firmware of nodes; those that do not answer are missing in the result."""
+    """
+    Query the firmware of nodes; those that do not answer are missing in the result.
+
+    @param problems: receives a problem for each node of which the answer was lost.
+    """
     found: dict[GUID, Firmware] = {}
     schedule = MADSchedule(rpcs, maxOutstanding)
 
     async def read(node: Node) -> None:
-        with suppress(MADFailure):
+        try:
             found[node.guid] = await firmwareOf(schedule, endPort, node)
+        except MADFailure as error:
+            if problems is not None and isLost(node, error):
+                problems.append(Problem("unreachable", str(node), f"firmware: {error}"))
 
     await schedule.run(mqueue=(read(node) for node in nodes if node.lid and node.vendorID == MELLANOX))
     return found
@@ -49,8 +59,13 @@ async def cablesOf(
     nodes: Iterable[Node],
     maxOutstanding: int,
     progress: Callable[[int, int], object] = lambda done, total: None,
+    problems: list[Problem] | None = None,
 ) -> dict[PortKey, Cable]:
-    """Query nodes for the cables at their ports; those of nodes that do not answer are missing."""
+    """
+    Query nodes for the cables at their ports; those of nodes that do not answer are missing.
+
+    @param problems: receives a problem for each node of which an answer was lost.
+    """
     found: dict[PortKey, Cable] = {}
     schedule = MADSchedule(rpcs, maxOutstanding)
     able = [node for node in nodes if node.lid and node.vendorID == MELLANOX]
@@ -58,9 +73,14 @@ async def cablesOf(
 
     async def read(node: Node) -> None:
         nonlocal done
-        with suppress(MADFailure):
+        hasAnswered = False
+        try:
             if (await firmwareOf(schedule, endPort, node)).hasRegisters:
+                hasAnswered = True
                 await readCables(schedule, endPort, node, found)
+        except MADFailure as error:
+            if problems is not None and isLost(node, error, hasAnswered):
+                problems.append(Problem("unreachable", str(node), f"cables: {error}"))
         done += 1
         progress(done, len(able))
 

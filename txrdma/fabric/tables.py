@@ -2,7 +2,7 @@
 Tables of a fabric's nodes: forwarding tables, P_Keys, virtual lanes, firmware versions, cables.
 
 Follows InfiniBand Architecture vol. 1, 10.9 (partitions), 14.2.5.7 (P_KeyTable), 14.2.5.8
-(SLtoVLMappingTable). Tables that a node does not return are not judged; other checks report silent nodes.
+(SLtoVLMappingTable). Tables that a node does not return are not judged; L{unreadFindings} reports the nodes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from txrdma.iba.path import MADEndPort
 from txrdma.iba.types import GUID, LID
 from txrdma.kit.rawfields import peek
 from txrdma.kit.strings import escapedText
-from txrdma.mad.errors import MADError, MADFailure
+from txrdma.mad.errors import MADError, MADFailure, MADTimeoutError
 from txrdma.mad.layouts.smp import NodeInfo, PKeyTable, PortInfo, SLtoVLMappingTable
 from txrdma.mad.paths import toLID
 from txrdma.mad.registers import readRegister, REFUSALS, REGISTERS, SYSTEM, SystemInfo
@@ -95,6 +95,7 @@ class Tables:
     @ivar lanes: virtual lane of each service level, by output port.
     @ivar firmware: firmware by the GUID of the node.
     @ivar cables: cables and optical modules by port, where they are known.
+    @ivar unread: the first reason why a table of a node that has it was not read, by the GUID of the node.
     """
 
     linear: dict[GUID, bytes] = field(default_factory=dict)
@@ -104,6 +105,7 @@ class Tables:
     lanes: dict[PortKey, tuple[int, ...]] = field(default_factory=dict)
     firmware: dict[GUID, Firmware] = field(default_factory=dict)
     cables: dict[PortKey, Cable] = field(default_factory=dict)
+    unread: dict[GUID, str] = field(default_factory=dict)
 
 
 class UnableNodes:
@@ -121,8 +123,7 @@ class UnableNodes:
 
     def failed(self, guid: GUID, query: str, error: MADFailure) -> None:
         """Record that a node did not answer a query, or refused it."""
-        isRefusal = isinstance(error, MADError) and error.status in REFUSALS
-        self._failures[guid, query] += _REFUSED if isRefusal else 1
+        self._failures[guid, query] += _REFUSED if _isRefusal(error) else 1
 
     def answered(self, guid: GUID, query: str) -> None:
         """Record that a node answered."""
@@ -168,6 +169,21 @@ async def firmwareOf(rpcs: RPCs, endPort: MADEndPort, node: Node) -> Firmware:
     )
 
 
+def isLost(node: Node, error: MADFailure, hasAnswered: bool = False) -> bool:
+    """
+    Return whether a node has what a failed query of its vendor should return: the answer was lost.
+
+    Nodes refuse a query that they do not know, and most hosts ignore it.
+
+    @param hasAnswered: whether the node has answered an earlier query of its vendor.
+    """
+    return not _isRefusal(error) and (hasAnswered or node.isSwitch)
+
+
+def _isRefusal(error: MADFailure) -> bool:
+    return isinstance(error, MADError) and error.status in REFUSALS
+
+
 async def ignoringFailure(query: Awaitable[object]) -> None:
     """Await a query that the node may refuse or not answer."""
     with suppress(MADFailure):
@@ -200,14 +216,28 @@ class TableSurvey:
         nodes = [node for node in self._fabric.nodes.values() if node.lid]
         await self._rpcs.run(mqueue=(work for node in nodes for work in self._worksOf(node)))
         lids = ((node, lid) for node in nodes for lid in {node.lid, *(end.lid for end in node.linked())})
-        await self._rpcs.run(mqueue=(ignoringFailure(self._verify(node, lid)) for node, lid in lids if lid))
+        works = (self._read(node, "NodeInfo", self._verify(node, lid)) for node, lid in lids if lid)
+        await self._rpcs.run(mqueue=works)
         return self._tables
+
+    async def _read(self, node: Node, what: str, query: Awaitable[object]) -> None:
+        """Await a query of a node, and record a failure unless the node refuses the attribute."""
+        try:
+            await query
+        except MADFailure as error:
+            if not _isRefusal(error):
+                self._lost(node, what, error)
+
+    def _lost(self, node: Node, what: str, error: MADFailure) -> None:
+        why = "no answer" if isinstance(error, MADTimeoutError) else error
+        self._tables.unread.setdefault(node.guid, f"{what}: {why}")
 
     async def _verify(self, node: Node, lid: LID) -> None:
         """Drop the tables of a node if another one has its LID now: they may be those of the other one."""
         info = await self._rpcs.SubnGet(NodeInfo, toLID(self._endPort, lid))
         if not isSame(info.encode(), node.raw):
             tables = self._tables
+            tables.unread.setdefault(node.guid, f"node {info.nodeGUID} has LID {lid} now")
             for ofNodes in (tables.linear, tables.adaptive, tables.unknownAdaptive, tables.firmware):
                 ofNodes.pop(node.guid, None)
             for ofPorts in (tables.pkeys, tables.lanes, tables.cables):
@@ -216,16 +246,16 @@ class TableSurvey:
 
     def _worksOf(self, node: Node) -> Iterator[Any]:
         if node.isSwitch:
-            yield ignoringFailure(self._linear(node))
+            yield self._read(node, "forwarding table", self._linear(node))
         if node.vendorID == MELLANOX and not self._unable.isUnable(node.guid, _FIRMWARE):
             yield self._vendor(node)
         for port in node.linked():
             peer = port.peer
             if port.lid and port.raw and peer is not None and peer.raw:
-                yield ignoringFailure(self._lanesOf(port))
+                yield self._read(node, f"virtual lanes of port {port.number}", self._lanesOf(port))
                 ends = sorted((port, peer), key=lambda end: end.node.isSwitch)
                 if not ends[0].node.isSwitch and ends[1].node.isSwitch and _enforces(ends[1]):
-                    yield ignoringFailure(self._pkeysOf(port))
+                    yield self._read(node, f"P_Keys of port {port.number}", self._pkeysOf(port))
 
     async def _linear(self, node: Node) -> None:
         path = toLID(self._endPort, node.lid)
@@ -252,6 +282,8 @@ class TableSurvey:
                 self._unable.answered(guid, query)
         except MADFailure as error:
             self._unable.failed(guid, query, error)
+            if isLost(node, error, query == _CABLES):
+                self._lost(node, query, error)
 
     async def _lanesOf(self, port: Port) -> None:
         node, modifier = port.node, 0
@@ -304,6 +336,14 @@ def tableFindings(fabric: Fabric, tables: Tables) -> Iterator[Finding | None]:
         yield None
         yield from moduleFindings(fabric, some)
     yield from _unknownRoutes(fabric, tables)
+
+
+def unreadFindings(fabric: Fabric, tables: Tables) -> Iterator[Finding]:
+    """Return a finding for each node of which tables were not read, and so not judged."""
+    for guid, why in tables.unread.items():
+        node = fabric.nodes.get(guid)
+        if node is not None:
+            yield Finding("incomplete", str(node), f"tables of it were not read and checked: {why}", guid)
 
 
 def _partitions(one: Port, other: Port, tables: Tables) -> Iterator[Finding]:

@@ -174,7 +174,7 @@ BOUNDS: Final = {
         fabric.UnableNodes._failures
         fabric.SASweep._lids fabric._TableView._switches,_groups fabric.SteadyNames._nodes
         fabric.Sweep._lanes,_waiting,_open,_known fabric.Tables.linear,pkeys,lanes,firmware
-        fabric.Tables.adaptive,unknownAdaptive,cables
+        fabric.Tables.adaptive,unknownAdaptive,cables,unread
         fabric._Congestion._congested fabric._Lane.waiting
         monitor.AlertTracker.sent,_unseen,_waiting,_leaving
         monitor.CableMoves._changed monitor.CongestionReader.waits,full,_ticks,_marks,_unable

@@ -15,12 +15,22 @@ from txrdma.commands.common.rows import showRows
 from txrdma.commands.ping import Pings
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GUID, LID
+from txrdma.kit.rawfields import poke
 from txrdma.mad.agent import MADAgent
-from txrdma.mad.layouts.smp import LinearForwardingTable, MulticastForwardingTable, PortInfo
+from txrdma.mad.layouts.smp import (
+    LinearForwardingTable,
+    MulticastForwardingTable,
+    PKeyTable,
+    PortInfo,
+    SLtoVLMappingTable,
+)
+from txrdma.mad.registers import AccessRegister
 from txrdma.mad.server import MADServer
 from txrdma.mad.vendor import servePing, serveSysstat
 from txrdma.sim.fabric.agents.pma import PerformanceManagementAgents
 from txrdma.sim.fabric.agents.sma import SubnetManagementAgents
+from txrdma.sim.fabric.agents.vendor import answerVendor
+from txrdma.sim.fabric.wire import wire
 from txrdma.test.support.mad.commanding import NetFabricTestCase
 
 
@@ -64,6 +74,33 @@ class NodesTests(NetFabricTestCase):
         self.assertEqual(len(self.answerTo("cables", "c")), 1)
         (left,) = [row for row in self.answerTo("nodes", "--inventory") if row["name"] == "left"]
         self.assertEqual(left["partNumber"], "SIMULATED")
+
+    def test_unread(self) -> None:
+        """A switch, or a device that has answered, has a problem if its firmware or cables are not read."""
+        self.fabric.haveModule("left", 3)
+        self.fabric.haveModule("b", 1)
+        silent: list[tuple[str, bool]] = []
+
+        def answer(port: Any, datagram: bytes) -> Any:
+            isRegister = int.from_bytes(datagram[16:18], "big") == AccessRegister.attributeID
+            isSilent = (port.node.identifier, isRegister) in silent
+            return None if isSilent else answerVendor(port, datagram)
+
+        self.patch(wire, "answerVendor", answer)
+        for name, isRegister, lost in (
+            ("left", False, "left"),
+            ("left", True, "left"),
+            ("b", True, "b"),
+            ("b", False, ""),
+        ):
+            silent[:] = [(name, isRegister)]
+            self.answerTo("cables", "-t.1")
+            self.assertEqual(self.status, 1 if lost else 0, silent)
+            self.assertRegex(self.complaints, rf"unreachable at {lost} .*: cables: " if lost else "^$")
+        silent[:] = [("left", False)]
+        self.answerTo("nodes", "--inventory")
+        self.assertEqual(self.status, 1)
+        self.assertRegex(self.complaints, r"unreachable at left .*: firmware: ")
 
     def test_problems(self) -> None:
         self.fabric.silence("c")
@@ -334,9 +371,33 @@ class CheckTests(NetFabricTestCase):
         self.assertEqual([each["kind"] for each in answer["findings"]], ["width"])
         self.assertFalse(answer["isWell"])
         self.fabric.linearOf(self.fabric.node("left"))[int(self.lid("c"))] = 0xFF
-        for options, kinds in ((), ["width", "unreachable-lid"]), (("--no-tables",), ["width"]):
+        unread = ["width", "incomplete", "unreachable-lid"]  # c does not answer at its LID
+        for options, kinds in ((), unread), (("--no-tables",), ["width"]):
             found = self.answerTo("check", "--no-errors", *options)["findings"]
             self.assertEqual([each["kind"] for each in found], kinds)
+
+    def test_unread(self) -> None:
+        """Tables and counters that a node does not return are findings; the summary says that they are."""
+        plain = SubnetManagementAgents.answer
+        unread: list[int] = []
+
+        def answer(agents: Any, port: Any, datagram: bytes) -> Any:
+            isUnread = int.from_bytes(datagram[16:18], "big") in unread
+            return None if isUnread and port.node.identifier == "b" else plain(agents, port, datagram)
+
+        self.patch(SubnetManagementAgents, "answer", answer)
+        for kind in (SLtoVLMappingTable, PKeyTable):
+            path, unread[:] = self.mktemp(), [kind.attributeID]
+            for end in (self.fabric.port("left", 2), self.fabric.port("right", 5)):
+                poke(PortInfo, "partitionEnforcementInbound")(end.info, 1)
+            lines = self.printed("check", "-q").splitlines()
+            self.assertRegex(
+                lines[0], r"incomplete: b \(.*\): tables of it were not read .* port 1: no answer"
+            )
+            self.assertRegex(lines[-1], ": 1 finding; not all was read and checked$")
+            self.assertEqual(self.status, 1)
+            self.printed("snapshot", path)
+            self.assertEqual(self.output("check", "-q", "--load", path, device="").out.splitlines(), lines)
 
     def test_blind(self) -> None:
         for arguments in (["--load", "/nonexistent"], ["-T", "/nonexistent"], ["-d", "sim:/nonexistent"]):
