@@ -13,6 +13,7 @@ from txrdma.commands.common.interruption import endedBySignals
 from txrdma.commands.common.progress import cooperative, ProgressBar
 from txrdma.commands.common.rows import printJSON
 from txrdma.commands.common.session import opened
+from txrdma.fabric.model import Problem
 from txrdma.fabric.recorder import expectedCalls, record
 from txrdma.fabric.recording import Recording
 from txrdma.fabric.snapshots import VERSION, writeRecording
@@ -48,11 +49,13 @@ async def run(reactor: Any, options: CommandOptions) -> None:
         began = time.time()
         fabric = await sweeping.swept(session)
         expected = expectedCalls(fabric)
+        problems: list[Problem] = []
         with ProgressBar("reading tables") as progress:
             recording = await record(
                 *(session.agent, session.endPort, fabric, began, options["outstanding"]),
                 lambda calls: progress.named("reading tables", min(calls, expected), expected),
                 partial(cooperative, reactor, partial(progress.named, "following routes"), len(fabric.nodes)),
+                problems,
             )
     with endedBySignals():
         writeRecording(recording, options["file"])
@@ -61,6 +64,7 @@ async def run(reactor: Any, options: CommandOptions) -> None:
     else:
         summary = _summary(recording, options["file"])
         print("{file}: {nodes} nodes, {links} links, {answers} answers".format(**summary))
+    fabric.problems += problems
     sweeping.endWith(fabric)
 
 

@@ -6,6 +6,7 @@ The checks themselves make the requests, and their answers are recorded; other t
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Final
 
@@ -18,7 +19,7 @@ from txrdma.fabric.creditloops import exhaust
 from txrdma.fabric.errorcorrection import correctionFindings
 from txrdma.fabric.errorcounters import CounterSurvey, ERROR_COUNTERS, Thresholds
 from txrdma.fabric.health import managerFindings
-from txrdma.fabric.model import Fabric, Node, Port
+from txrdma.fabric.model import Fabric, Node, Port, Problem
 from txrdma.fabric.recording import Answers, keyOf, Recording
 from txrdma.fabric.routechecks import routeFindings
 from txrdma.fabric.routing import multicastTable
@@ -43,6 +44,7 @@ class RecordingRPCs(RPCs):
     Makes calls by another object, and records their answers.
 
     @ivar calls: number of completed calls.
+    @ivar lost: number of calls without an answer, by the name of the attribute, except those of vendors.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class RecordingRPCs(RPCs):
         """@param completed: called with the number of calls after each of them."""
         self.retries = rpcs.retries
         self.calls = 0
+        self.lost: Counter[str] = Counter()
         self._rpcs = rpcs
         self._answers = answers
         self._completed = completed
@@ -75,6 +78,8 @@ class RecordingRPCs(RPCs):
                 answers[key] = result.encode()
             elif isinstance(result.value, MADError):
                 answers[key] = result.value.status
+            elif rpc != "VendGet":  # most hosts ignore these
+                self.lost[name] += 1
             return result
 
         return self._rpcs.call(rpc, payload, path, attributeModifier, **options).addBoth(ended)
@@ -100,6 +105,7 @@ async def record(
     maxOutstanding: int,
     completed: Callable[[int], object] = lambda calls: None,
     cooperate: Callable[[Iterator[None]], Awaitable[object]] = exhaust,
+    problems: list[Problem] | None = None,
 ) -> Recording:
     """
     Read the tables and counters of a fabric, and all else that its checks need.
@@ -109,6 +115,7 @@ async def record(
     @param at: current time, in seconds since 1970.
     @param completed: called with the number of calls after each of them.
     @param cooperate: runs steps of milliseconds.
+    @param problems: receives a problem for each attribute of which answers are missing.
     """
     recording = Recording(fabric, at, endPort)
     recorder = RecordingRPCs(rpcs, recording.answers, completed)
@@ -122,6 +129,11 @@ async def record(
     survey = CounterSurvey(recorder, endPort, _ALL, withData=True, maxOutstanding=maxOutstanding)
     await survey.run(nodes)
     await correctionFindings(recorder, endPort, fabric, Thresholds(), maxOutstanding)
+    if problems is not None:
+        for name, many in recorder.lost.items():
+            problems.append(
+                Problem("incomplete", "the snapshot", f"{name}: {many} requests without an answer")
+            )
     return recording
 
 

@@ -77,6 +77,7 @@ BOUNDS: Final = {
         kit.NextCalls._calls,_running kit.machines.postponed
     """,
     "FIXED": """
+        fabric.RecordingRPCs.lost
         btl.Channel._receives,_refused btl.ChannelPort.channels btl.Congestion._minima
         btl.ModulePort._channels,ports
         btl.Outbox.unlimited btl.PeerConnection._local btl.ReceiveBuffer._orders,_free

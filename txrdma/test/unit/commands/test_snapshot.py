@@ -136,6 +136,9 @@ class SnapshotTests(NetFabricTestCase):
         self.patch(SubnetManagementAgents, "answer", answer)
         self.patch(PerformanceManagementAgents, "answer", count)
         self.printed("snapshot", path)
+        self.assertEqual(self.status, 1)
+        text = "incomplete at the snapshot: LinearForwardingTable: 1 requests without an answer"
+        self.assertIn(text, self.complaints)
         for words, unknown in (
             (("trace", "a", "c"), "the forwarding table of right (LID "),
             (("trace", "-m", "0xc000", "right"), "a branch of 0xc000 is unknown"),
