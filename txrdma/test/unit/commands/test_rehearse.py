@@ -8,6 +8,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from time import time
 from typing import Any, cast
+from unittest.mock import patch
 
 from twisted.internet.defer import CancelledError
 from twisted.python.failure import Failure
@@ -18,10 +19,12 @@ from txrdma.commands.common import progress
 from txrdma.commands.common.options import IReactor
 from txrdma.commands.common.rehearsal import Rehearsal, RehearsalPlan
 from txrdma.commands.common.sweeping import recorded
+from txrdma.mad.layouts.smp import LinearForwardingTable
 from txrdma.monitor.config import parseConfig
 from txrdma.monitor.diagnosis.journal import FabricEvent
 from txrdma.monitor.series.historystore import HistoryStore
 from txrdma.monitor.series.rows import COUNTERS, Row
+from txrdma.sim.fabric.agents.sma import SubnetManagementAgents
 from txrdma.sim.twin import Twin
 from txrdma.test.support.mad.commanding import NetFabricTestCase
 from txrdma.test.unit.fabric.test_slurmjobs import squeue
@@ -104,12 +107,28 @@ class RehearsalTests(NetFabricTestCase):
             while not ended and self.clock.calls:
                 self.clock.advance(max(0.0, self.clock.calls[0].getTime() - self.clock.seconds()))
         self.assertTrue(ended)
-        self.status = 0
+        self.status, self.complaints = 0, errors.getvalue()
         if isinstance(ended[0], Failure):
             if not isinstance(ended[0].value, SystemExit):
                 ended[0].raiseException()
             self.status = cast(Any, ended[0].value.code)
         return out.getvalue()
+
+    def test_unread(self) -> None:
+        """What the snapshot lacks is printed: the rehearsal is not one of the whole fabric."""
+        plain = SubnetManagementAgents.answer
+
+        def answer(agents: Any, port: Any, datagram: bytes) -> Any:
+            isTable = int.from_bytes(datagram[16:18], "big") == LinearForwardingTable.attributeID
+            return None if isTable and port.node.identifier == "right" else plain(agents, port, datagram)
+
+        self.fabric.silence("c")
+        with patch.object(SubnetManagementAgents, "answer", answer):
+            self.printed("snapshot", str(self.folder / "site"))
+        self.rehearsed(HEAD + '[[fault]]\nkind = "reset"\nat = "1m"\nnode = "left"\n')
+        self.assertEqual(self.status, 0)
+        self.assertIn("unreachable at DR 0,1,", self.complaints)
+        self.assertRegex(self.complaints, r"the forwarding tables of right \(.*\) were not read")
 
     def test_faults(self) -> None:
         """Each fault raises its finding, and the rehearsal ends with status 0."""
