@@ -22,7 +22,7 @@ from twisted.python import usage
 from twisted.python.failure import Failure
 
 from txrdma.commands.common.interruption import StopHandler
-from txrdma.commands.common.options import BaseOptions, discardOutput, INTERRUPTED, IReactor
+from txrdma.commands.common.options import BaseOptions, discardOutput, INTERRUPTED, IReactor, OUTPUT_CUT
 from txrdma.commands.common.registry import command, COMMANDS, FABRICS, GROUPS
 from txrdma.error import MalformedDevice, RDMAError
 
@@ -60,7 +60,7 @@ async def _runCommand(reactor: IReactor, options: TxrdmaOptions) -> None:
     try:
         await command(options.subCommand).load().run(reactor, options.subOptions)
     except BrokenPipeError:  # the reader has closed the pipe, for example "| head"
-        return
+        raise SystemExit(OUTPUT_CUT) from None
     except (RDMAError, MalformedDevice, OSError, ConnectError, CannotListenError) as error:
         raise SystemExit(f"{_nameOf(options)}: {error}") from error
 
@@ -121,8 +121,8 @@ def _ending(options: TxrdmaOptions) -> Iterator[None]:
         yield
     except KeyboardInterrupt:  # before the reactor handles SIGINT, or after it has stopped
         ending = SystemExit(INTERRUPTED)
-    except BrokenPipeError:
-        pass  # as in flush
+    except BrokenPipeError:  # as in flush
+        ending = SystemExit(OUTPUT_CUT)
     except SystemExit as error:
         ending = error
     except OSError as error:  # from help
@@ -131,6 +131,8 @@ def _ending(options: TxrdmaOptions) -> Iterator[None]:
         sys.stdout.flush()
     except BrokenPipeError:  # the reader has closed the pipe, for example "| head"
         discardOutput()
+        if ending.code in (None, 0, 1):  # as below
+            ending = SystemExit(OUTPUT_CUT)
     except OSError as error:  # for example, the disk is full
         discardOutput()
         if ending.code in (None, 0, 1):  # even after findings or differences, which nobody has seen

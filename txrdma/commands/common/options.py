@@ -24,6 +24,12 @@ _NARROWEST: Final = 40
 INTERRUPTED: Final = 130
 """The exit status after Ctrl-C: 128 and SIGINT; L{txrdma.command} replaces it after another signal."""
 
+OUTPUT_CUT: Final = 141
+"""
+The exit status after the reader of the output has closed its pipe: 128 and SIGPIPE, as shells report the end
+of programs by this signal. Neither success nor findings are reported with incomplete output.
+"""
+
 
 class IReactor(IReactorCore, IReactorFDSet, IReactorTCP, IReactorThreads, IReactorTime, IReactorUNIX):
     """Parts of the reactor that commands use."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
 import threading
+from contextlib import redirect_stdout
 from functools import partial
 from pathlib import Path
 from unittest.mock import Mock
@@ -99,6 +101,19 @@ class PipeTests(CommandTestCase):
         os.write(writing, content)
         os.close(writing)
         return f"/proc/self/fd/{reading}"
+
+    def test_closed(self) -> None:
+        """A reader that closes the pipe early gets neither success nor findings as the exit status."""
+
+        class Closed(io.StringIO):
+            def write(self, text: str) -> int:
+                raise BrokenPipeError
+
+        for words in (("nodes",), ("check",), ("perfquery",)):
+            with redirect_stdout(Closed()):
+                ending = self.begin(*words)
+                self.pump(60.0)
+            self.assertEqual(self.failureResultOf(ending, SystemExit).value.code, 141)
 
     def test_snapshot(self) -> None:
         """A snapshot may come from a pipe, as by the shell's process substitution."""
