@@ -18,7 +18,7 @@ from txrdma.commands.formats.snapshot import snapshotDict
 from txrdma.error import DeviceUnavailable
 from txrdma.fabric.chassis import chassis
 from txrdma.fabric.model import Fabric
-from txrdma.fabric.nodenames import NodeNames, nodeNamesText
+from txrdma.fabric.nodenames import NodeNames, nodeNamesText, quotable
 from txrdma.kit.programs import outputOf
 
 _DRAW_SECONDS: Final = 86_400.0
@@ -44,7 +44,8 @@ def _net(fabric: Fabric, names: NodeNames) -> Iterable[str]:
     """Return the lines of a net file, from which simulators create the same fabric."""
     from txrdma.sim.netfabrics import netOf  # rarely needed
 
-    return netOf(fabric, names).text().splitlines()
+    quoted = {node.guid: quotable(names.name(node.guid, node.description)) for node in fabric.nodes.values()}
+    return netOf(fabric, NodeNames(quoted)).text().splitlines()
 
 
 def _names(fabric: Fabric, names: NodeNames) -> Iterable[str]:

@@ -75,10 +75,15 @@ def _named(entry: str) -> str | None:
     return known if quote and (not rest.strip() or rest.strip().startswith("#")) else None
 
 
+def quotable(name: str) -> str:
+    """Return a name for a text in which it is quoted, and which has no escapes: C{"} becomes C{'}."""
+    return name.replace('"', "'")
+
+
 def nodeNamesText(fabric: Fabric) -> Iterator[str]:
     """Return the lines of a map with the names of a fabric's nodes, for infiniband-diags and OpenSM."""
     for node in fabric.ordered():
-        name = printable(node.description).replace('"', "'").strip()
+        name = quotable(printable(node.description)).strip()
         if name:
             yield f'0x{int(node.guid):016x} "{name}"'
 

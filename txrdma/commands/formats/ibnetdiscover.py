@@ -9,7 +9,7 @@ from typing import Final
 from txrdma.fabric.chassis import Chassis, positionOf
 from txrdma.fabric.linkspeeds import activeSpeed, NAMES
 from txrdma.fabric.model import Fabric, lidIn, Node, Port, portGUIDIn
-from txrdma.fabric.nodenames import NodeNames
+from txrdma.fabric.nodenames import NodeNames, quotable
 from txrdma.iba.path import IBDRPath
 from txrdma.iba.types import GUID
 from txrdma.iba.verbs import NodeType
@@ -67,7 +67,7 @@ class _Listed:
     def __init__(self, node: Node, names: NodeNames) -> None:
         self.isSwitch = node.isSwitch
         self.code = f'"{_LETTERS.get(node.type, "H")}-{node.guid.raw.hex()}"'
-        self.name = names.name(node.guid, node.description)
+        self.name = quotable(names.name(node.guid, node.description))
         self.lid = node.lid if self.isSwitch else 0
         # the parts of most lines without port numbers and rate
         self.switchStart = f"]\t{self.code}["

@@ -23,8 +23,10 @@ from txrdma.fabric import nodenames
 from txrdma.fabric.nodenames import NodeNames, parseNodeNames, readNodeNames
 from txrdma.iba.types import GUID
 from txrdma.mad.layouts.messages import ClassPortInfo
+from txrdma.mad.ports import openMADPort
 from txrdma.sim.fabric.agents.pma import PerformanceManagementAgents
 from txrdma.sim.fabric.agents.sma import SubnetManagementAgents
+from txrdma.sim.strings import fabricOf
 from txrdma.test.support.mad.commanding import CommandTestCase, NetFabricTestCase, Output, Terminal
 from txrdma.test.support.mad.simulated import TWO_SWITCHES
 from txrdma.test.unit.fabric.test_discovery import FDR10
@@ -115,6 +117,15 @@ class SnapshotTests(CommandTestCase):
         for option in ("--load", "--save", "--topology", "--thresholds", "--node-names"):
             error = self.assertRaises(UsageError, TxrdmaOptions().parseOptions, ["check", f"{option}="])
             self.assertIn(f"{option} : expected the name of a file", str(error))
+
+    def test_quoted(self) -> None:
+        """A name that contains a quotation mark is not cut in text and net files, which have no escapes."""
+        port = openMADPort(self.clock, self.device)
+        self.addCleanup(port.close)
+        fabricOf(port).node("h00002").description = 'the "best" host'
+        for form in ("text", "net"):
+            nodes = self.again("nodes", self.savedFabric("-f", form), "--json").json
+            self.assertIn("the 'best' host", [node["name"] for node in nodes], form)
 
     def test_notUnicode(self) -> None:
         """Names in snapshots and topologies may have any bytes, as ibnetdiscover writes them."""
