@@ -48,4 +48,4 @@ countersTable = partial(processTable, ("now", "counter", "value"), _cells, isRat
 async def run(reactor: IUNIXReactor, options: CommandOptions) -> None:
     """Run C{txrdma btl-stats}, once or repeatedly."""
     empty = "No process of yours has a module of the byte transfer layer."
-    await watch(reactor, options, NAMESPACE, summed, countersTable, empty, isRated=True)
+    await watch(reactor, options, NAMESPACE, list, countersTable, empty, summed)

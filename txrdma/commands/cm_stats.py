@@ -47,4 +47,4 @@ countersTable = partial(processTable, ("connections", "message", *WHATS), _cells
 async def run(reactor: IUNIXReactor, options: CommandOptions) -> None:
     """Run C{txrdma cm-stats}, once or repeatedly."""
     empty = "No process of yours has a communication manager."
-    await watch(reactor, options, NAMESPACE, withSums, countersTable, empty, isRated=True)
+    await watch(reactor, options, NAMESPACE, list, countersTable, empty, withSums)

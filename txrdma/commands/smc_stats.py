@@ -25,10 +25,8 @@ class CommandOptions(WatchingOptions):
 
 
 def entriesOf(answers: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return entries for JSON and tables: one for each process, and their sum if there are several."""
-    return withSums(
-        entriesBy(answers, lambda answer: [answer["statistics"]] if "statistics" in answer else [])
-    )
+    """Return entries for JSON and tables: one for each process."""
+    return entriesBy(answers, lambda answer: [answer["statistics"]] if "statistics" in answer else [])
 
 
 def _counts(counts: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
@@ -85,4 +83,4 @@ statisticsTable = partial(processTable, ("connections", "sent", "received", "buf
 async def run(reactor: IUNIXReactor, options: CommandOptions) -> None:
     """Run C{txrdma smc-stats}, once or repeatedly."""
     empty = "No process of yours has used an smc: endpoint."
-    await watch(reactor, options, NAMESPACE, entriesOf, statisticsTable, empty, isRated=True)
+    await watch(reactor, options, NAMESPACE, entriesOf, statisticsTable, empty, withSums)

@@ -37,25 +37,41 @@ def differences(new: Numbers, old: Numbers, seconds: float) -> dict[str, Any]:
     }
 
 
+def _isLower(new: Numbers, old: Numbers) -> bool:
+    """Return whether a counter is lower than before."""
+    pairs = ((value, old[name]) for name, value in new.items() if name in old)
+    return any(_isLower(*pair) if isinstance(pair[0], Mapping) else pair[0] < pair[1] for pair in pairs)
+
+
 class CounterRates:
-    """Converts the counters of two successive reports into rates per second."""
+    """Converts the counters of two successive reports of a process into rates per second."""
 
     def __init__(self) -> None:
-        self._before: dict[object, Numbers] = {}
-        self._at = 0.0
+        self._before: dict[object, tuple[float, Numbers]] = {}
 
     def since(self, entries: Sequence[dict[str, Any]], now: float) -> list[dict[str, Any]]:
-        """Return entries with rates since the last report, without new processes. Times are in seconds."""
-        before, seconds = self._before, now - self._at
-        self._before = {each["pid"]: each["counters"] for each in entries if "counters" in each}
-        self._at = now
+        """
+        Return entries with rates since the last report of their process, without new processes.
+
+        A process that does not answer is compared with its last report when it answers again. If a counter is
+        lower than before, another process has the PID now.
+
+        @param now: time in seconds.
+        """
+        before, self._before = self._before, {}
         found = []
         for each in entries:
-            if "counters" not in each:
+            pid, counters = each["pid"], each.get("counters")
+            at, known = before.get(pid, (now, {}))
+            if counters is None:
                 found.append(each)
-            elif each["pid"] in before and seconds > 0:
-                rates = differences(each["counters"], before[each["pid"]], seconds)
-                found.append({**each, "counters": rates, "seconds": round(seconds, 3)})
+                if pid in before:
+                    self._before[pid] = at, known
+                continue
+            self._before[pid] = now, counters
+            if now > at and not _isLower(counters, known):
+                rates = differences(counters, known, now - at)
+                found.append({**each, "counters": rates, "seconds": round(now - at, 3)})
         return found
 
 

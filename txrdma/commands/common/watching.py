@@ -102,7 +102,7 @@ async def watch(
     entriesOf: Callable[[list[dict[str, Any]]], Entries],
     table: Callable[[Entries], Table],
     empty: str,
-    isRated: bool = False,
+    summed: Callable[[list[dict[str, Any]]], list[dict[str, Any]]] | None = None,
 ) -> None:
     """
     Query processes and print their entries as JSON or as a table, once or repeatedly.
@@ -110,14 +110,15 @@ async def watch(
     @param namespace: of the processes' status sockets.
     @param entriesOf: makes entries from their answers.
     @param empty: printed instead of a table without entries.
-    @param isRated: print counters first, and then their rates since the previous query.
+    @param summed: for entries with counters: adds their sum. Counters are printed first, and then their rates
+        since the previous query; a sum of rates is that of the processes that have rates.
     """
     rates, isFirst = CounterRates(), True
     while True:
         entries = entriesOf(await askAll(namespace, reactor, options["timeout"]))
-        if isRated:
+        if summed is not None:
             changed = rates.since(entries, reactor.seconds())
-            entries, isFirst = (entries if isFirst else changed), False
+            entries, isFirst = summed(list(entries if isFirst else changed)), False
         if options["json"]:  # one line per report with --watch
             print(json.dumps(entries, indent=None if options["watch"] else 2), flush=True)
         elif entries:

@@ -10,7 +10,7 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.commands import linkgroups
-from txrdma.commands.common.counted import CounterRates
+from txrdma.commands.common.counted import CounterRates, withSums
 from txrdma.commands.connections import connectionsTable
 from txrdma.commands.smc_stats import entriesOf, statisticsTable
 from txrdma.smc.status.statistics import statistics
@@ -122,11 +122,11 @@ class StatisticsTests(SynchronousTestCase):
         """Several processes have a sum, which excludes those that do not answer; a single one has none."""
         one = {"pid": 1, "command": ["python", "a"], "statistics": self.numbers(1)}
         two = {"pid": 2, "command": ["python", "b"], "statistics": self.numbers(2)}
-        entries = entriesOf([one, two, {"pid": 3, "error": "late"}])
+        entries = withSums(entriesOf([one, two, {"pid": 3, "error": "late"}]))
         self.assertEqual([each["pid"] for each in entries], [1, 2, 3, "all"])
         self.assertEqual(entries[-1]["counters"]["sent"]["sizes"]["8192"], 27)
         self.assertEqual(entries[-1]["counters"]["connections"]["SMC-R 1"], {"client": 9})
-        self.assertEqual([each["pid"] for each in entriesOf([one])], [1])
+        self.assertEqual([each["pid"] for each in withSums(entriesOf([one]))], [1])
 
     def test_table(self) -> None:
         """The table shows connections by mode, reasons, sizes, waiting and buffers."""

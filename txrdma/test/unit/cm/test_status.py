@@ -66,6 +66,45 @@ class ShowingTests(SynchronousTestCase):
         self.assertIn("in a second", shown(countersTable([entry])))
         self.assertNotEqual(entry["pid"], ALL)
 
+    def test_otherProcess(self) -> None:
+        """A PID whose counters are lower than before is that of a new process, which has no rates yet."""
+        rates = CounterRates()
+        rates.since([self.entry(5)], 10.0)
+        self.assertEqual(rates.since([self.entry(1)], 12.0), [])
+        (entry,) = rates.since([self.entry(2)], 14.0)
+        self.assertEqual(entry["counters"]["REQ"], {"sent": 1.5, "retried": 0.5})
+
+    def test_late(self) -> None:
+        """A process that did not answer once has rates since its last answer."""
+        rates, late = CounterRates(), {"pid": self.entry(1)["pid"], "error": "no answer"}
+        rates.since([self.entry(1)], 10.0)
+        self.assertEqual(rates.since([late], 12.0), [late])
+        (entry,) = rates.since([self.entry(5)], 14.0)
+        self.assertEqual((entry["counters"]["REQ"]["sent"], entry["seconds"]), (3.0, 4.0))
+
+    def test_summedRates(self) -> None:
+        """The sum of rates is neither raised by a process that begins, nor lowered by one that ends."""
+        clock = Clock()
+        one, two, three = (self.entry(factor) for factor in (1, 3, 100))
+        reports = iter(([one, three | {"pid": 2}], [two, three | {"pid": 3}], [two, three | {"pid": 3}]))
+
+        async def askAll(namespace: str, reactor: object, timeout: float) -> list[dict[str, Any]]:
+            return next(reports)
+
+        self.patch(_watching, "askAll", askAll)
+        options: Any = {"json": True, "watch": True, "interval": 2, "timeout": 3.0}
+        reactor: Any = clock
+        self.patch(sys, "stdout", out := io.StringIO())
+        watching = Deferred.fromCoroutine(
+            _watching.watch(reactor, options, "txrdma/test", list, countersTable, "", withSums)
+        )
+        clock.pump((2, 2))
+        watching.cancel()
+        self.failureResultOf(watching)
+        _first, second, third = map(json.loads, out.getvalue().splitlines())
+        self.assertEqual([each["counters"]["REQ"]["sent"] for each in second], [3.0])
+        self.assertEqual([(each["pid"], each["counters"]["REQ"]["sent"]) for each in third][-1], (ALL, 0.0))
+
     def test_firstTotalsThenRates(self) -> None:
         clock = Clock()
         counts = iter((1, 5, 5))
@@ -78,7 +117,7 @@ class ShowingTests(SynchronousTestCase):
         reactor: Any = clock
         self.patch(sys, "stdout", out := io.StringIO())
         watching = Deferred.fromCoroutine(
-            _watching.watch(reactor, options, "txrdma/test", list, countersTable, "", isRated=True)
+            _watching.watch(reactor, options, "txrdma/test", list, countersTable, "", withSums)
         )
         clock.pump((2, 2))
         watching.cancel()
