@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from twisted.internet.task import deferLater
@@ -14,7 +14,7 @@ from twisted.python import usage
 from txrdma.commands.common.attributefields import attributeDict
 from txrdma.commands.common.options import columns
 from txrdma.commands.common.rows import printJSON, showRows
-from txrdma.commands.common.session import confirmed, FabricOptions, opened, Session, TARGETS, where
+from txrdma.commands.common.session import FabricOptions, opened, Session, TARGETS, where
 from txrdma.commands.common.values import count, portNumbers
 from txrdma.commands.common.values import seconds as timeOption
 from txrdma.error import InvalidRequest
@@ -31,7 +31,7 @@ from txrdma.mad.layouts.pma import PerformanceCapability, PortCounters, PortCoun
 from txrdma.mad.layouts.smp import NodeInfo, PortInfoExtended, SwitchInfo
 from txrdma.mad.schedule import MADSchedule
 
-_CLEARED: Final = {PortCounters: {"counterSelect2": 1}, PortCountersExtended: {"counterSelect2": 0xFFFFFFFF}}
+_CLEARED: Final = {PortCounters: {"counterSelect2": 3}, PortCountersExtended: {"counterSelect2": 0xFFFFFFFF}}
 """Select fields besides C{counterSelect} of a Set that clears counters."""
 
 KINDS: Final[dict[str, type[Attribute]]] = {
@@ -86,7 +86,8 @@ class CommandOptions(FabricOptions):
         "Show the counters of ports. PORTS are numbers, as 1,4-7, or all; the default is the port of the "
         "LID, and for a switch the sum of all ports. --watch shows rates, of the extended counters if "
         "the port has them and no --kind is given; it marks counters that are full or were cleared; with "
-        "--reset they are cleared after each reading. " + TARGETS
+        "--reset they are cleared after each reading. The exit status is 1 if a port was not read or "
+        "cleared. " + TARGETS
     )
     optFlags = [
         ["extended", "x", "64-bit counters (as --kind extended)."],
@@ -126,9 +127,11 @@ class CommandOptions(FabricOptions):
         if isSampled and (self["watch"] or self["reset"] or self["reset-only"]):
             raise usage.UsageError(f"--kind {self['kind']}: samples have no --watch, --reset, --reset-only")
         if self["mask"] is not None and not isSampled:
-            self.checkRanges(("mask", 0, (1 << _widthOf(KINDS[self["kind"]], "counterSelect")) - 1))
+            self.checkRanges(("mask", 1, (1 << _widthOf(KINDS[self["kind"]], "counterSelect")) - 1))
         if self["watch"] and self["reset-only"]:
             raise usage.UsageError("--watch and --reset-only don't go together: there would be no rates")
+        if self["watch"] and self["mask"] is not None:
+            raise usage.UsageError("--watch and --mask don't go together: rates are those of all counters")
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,14 +165,24 @@ async def run(reactor: Any, options: CommandOptions) -> None:
         name = await session.nameAt(counted.path)
         isClearing = options["reset"] or options["reset-only"]
         if isClearing:
-            confirmed(f"clear the counters of {where(counted.path)}", options["yes"])
+            await session.confirmed(f"clear the counters of {where(counted.path)}", counted.path)
         if options["watch"]:
             await _watch(session, counted, watched(counted, kind, options["isConfirmed"]))
             return
-        answers = [] if options["reset-only"] else await readAll(session, counted, kind)
-        if isClearing:
-            await clearAll(session, counted, kind)
+        found = await reading(session, counted, [kind])
+        isUseless = not found.counters and len(found.failures) == len(counted.ports)
+        if found.failures and (isUseless or not isClearing):
+            await found.fail(session, counted)
+    answers = [found.counters[port][0] for port in counted.ports if port in found.counters]
+    if counted.isSum and answers and kind not in _SAMPLED and not found.failures:
+        answers = [added(answers, ALL_PORTS)]
     _print(options, counted, kind, answers, name)
+    if found.failures:
+        for line in found.text(counted):
+            print(f"not cleared: {line}", file=sys.stderr)
+        raise SystemExit(1)
+    if isClearing and not options["json"]:
+        print("cleared")
 
 
 async def counterSource(session: Session) -> CounterSource:
@@ -208,32 +221,67 @@ async def _correctsByReedSolomon(session: Session, counted: CounterSource) -> bo
     return answers.fecModeActive in REED_SOLOMON
 
 
-async def readAll(session: Session, counted: CounterSource, kind: type[Attribute]) -> list[Any]:
-    """Read the counters of all selected ports concurrently; return them per port, or their sum."""
+@dataclass(slots=True)
+class Reading:
+    """
+    Counters of ports as they were read at one time.
+
+    @ivar counters: attributes by port, in the order in which they were requested.
+    @ivar times: time in seconds at which each port was read.
+    @ivar failures: why ports were not read, or not cleared.
+    """
+
+    counters: dict[int, list[Any]] = field(default_factory=dict)
+    times: dict[int, float] = field(default_factory=dict)
+    failures: dict[int, MADFailure] = field(default_factory=dict)
+
+    async def fail(self, session: Session, counted: CounterSource) -> None:
+        """Raise the first failure."""
+        error = next(self.failures[port] for port in counted.ports if port in self.failures)
+        if isinstance(error, MADError):
+            await session.checkPorts(counted.path, counted.ports, error)
+        raise error
+
+    def text(self, counted: CounterSource) -> Iterator[str]:
+        """Return a line for each reason of failures, with the ports."""
+        for text in dict.fromkeys(map(str, self.failures.values())):
+            ports = [port for port, error in sorted(self.failures.items()) if str(error) == text]
+            which = f" port {', '.join(map(str, ports))}" if len(counted.ports) > 1 else ""
+            yield f"{where(counted.path)}{which}: {text}"
+
+
+async def reading(session: Session, counted: CounterSource, kinds: Sequence[type[Attribute]]) -> Reading:
+    """
+    Read the counters of all selected ports concurrently; with C{--reset}, clear those of each port at once.
+
+    With C{--reset-only}, they are only cleared.
+    """
+    options = session.options
     schedule = MADSchedule(session.rpcs, _MOST_OUTSTANDING)
-    found: dict[int, Any] = {}
+    found = Reading()
 
-    async def read(port: int) -> None:
-        found[port] = await schedule.PerformanceGet(_asked(kind, port), counted.path)
+    async def one(port: int) -> None:
+        try:
+            if not options["reset-only"]:
+                answers = [await schedule.PerformanceGet(_asked(kind, port), counted.path) for kind in kinds]
+                found.counters[port], found.times[port] = answers, session.reactor.seconds()
+            if options["reset"] or options["reset-only"]:
+                for kind in kinds:
+                    await schedule.PerformanceSet(_clearing(options, counted, kind, port), counted.path)
+        except MADFailure as error:
+            found.failures[port] = error
 
-    try:
-        await schedule.run(mqueue=(read(port) for port in counted.ports))
-    except MADError as error:
-        await session.checkPorts(counted.path, counted.ports, error)
-        raise
-    answers = [found[port] for port in counted.ports]
-    return [added(answers, ALL_PORTS)] if counted.isSum and answers and kind not in _SAMPLED else answers
+    await schedule.run(mqueue=(one(port) for port in counted.ports))
+    return found
 
 
-async def clearAll(session: Session, counted: CounterSource, kind: type[Attribute]) -> None:
-    """Clear the counters of all selected ports."""
+def _clearing(options: FabricOptions, counted: CounterSource, kind: type[Attribute], port: int) -> Attribute:
     values = {"counterSelect": (1 << _widthOf(kind, "counterSelect")) - 1, **_CLEARED.get(kind, {})}
-    if session.options["mask"] is not None:
-        values = {"counterSelect": session.options["mask"]}
+    if options["mask"] is not None:
+        values = {"counterSelect": options["mask"]}
     for name in counted.hides(kind):
         values.pop(name, None)
-    for port in counted.ports:
-        await session.rpcs.PerformanceSet(_asked(kind, port, **values), counted.path)
+    return _asked(kind, port, **values)
 
 
 def _widthOf(kind: type[Attribute], name: str) -> int:
@@ -264,8 +312,6 @@ def _print(
         for line in str(one).splitlines():
             if line.partition(":")[0] not in hidden:
                 print(line)
-    if options["reset"] or options["reset-only"]:
-        print("cleared")
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,48 +340,59 @@ def watched(counted: CounterSource, kind: type[Attribute], isConfirmed: bool) ->
 
 async def _watch(session: Session, counted: CounterSource, kinds: list[Watched]) -> None:
     """
-    Print rates until Ctrl-C or the last reading. A failed reading is reported; the next one is compared with
-    the last successful one.
+    Print rates until Ctrl-C or the last reading. A failed reading of a port is reported; its next one is
+    compared with the last successful one.
     """
     options, clock = session.options, session.reactor
-    before, then = await _readCounters(session, counted, kinds), clock.seconds()
-    if options["reset"]:
-        before = _cleared(before)
+    attributes = [each.kind for each in kinds]
+    found = await reading(session, counted, attributes)
+    if len(found.failures) == len(counted.ports):
+        await found.fail(session, counted)
+    before: dict[int, Reading] = {}
     shown = 0
-    while not options["count"] or shown < options["count"]:
+    while True:
+        for line in found.text(counted):
+            print(line, file=sys.stderr, flush=True)
+        if shown and (rates := _rates(counted, kinds, before, found)):
+            _showRates(options, rates)
+        for port in found.counters:
+            if options["reset"] and port not in found.failures:
+                found.counters[port] = [_asked(kind, port) for kind in attributes]
+            before[port] = found
+        if options["count"] and shown == options["count"]:
+            return
         await deferLater(clock, options["watch"])
         shown += 1
-        try:
-            after, now = await _readCounters(session, counted, kinds), clock.seconds()
-        except MADFailure as error:
-            print(f"{where(counted.path)}: {error}", file=sys.stderr, flush=True)
-            continue
-        _showRates(options, _rates(kinds, before, after, now - then))
-        before, then = (_cleared(after) if options["reset"] else after), now
-
-
-async def _readCounters(session: Session, counted: CounterSource, kinds: list[Watched]) -> list[list[Any]]:
-    """Read the counters of all ports for each attribute; with C{--reset}, clear them afterwards."""
-    answers = [await readAll(session, counted, each.kind) for each in kinds]
-    if session.options["reset"]:
-        for each in kinds:
-            await clearAll(session, counted, each.kind)
-    return answers
-
-
-def _cleared(answers: list[list[Any]]) -> list[list[Any]]:
-    return [[type(one)(portSelect=one.portSelect) for one in ports] for ports in answers]
+        found = await reading(session, counted, attributes)
 
 
 def _rates(
-    kinds: list[Watched], before: list[list[Any]], after: list[list[Any]], seconds: float
+    counted: CounterSource, kinds: list[Watched], before: dict[int, Reading], after: Reading
 ) -> list[Rates]:
+    """
+    Return the rates of ports that were read now and before.
+
+    Their sum takes their place if it is wanted, and if all of them were read at the same two times.
+
+    @param before: the last reading of each port.
+    """
+    ports = [port for port in counted.ports if port in before and port in after.counters]
+    readings = [
+        (port, after.times[port] - each.times[port], each.counters[port], after.counters[port])
+        for port in ports
+        for each in [before[port]]
+    ]
+    isWhole = len(ports) == len(counted.ports) and len({id(before[port]) for port in ports}) == 1
+    if counted.isSum and isWhole:
+        columns = (zip(*(each[index] for each in readings), strict=True) for index in (2, 3))
+        olds, news = ([added(each, ALL_PORTS) for each in column] for column in columns)
+        readings = [(ALL_PORTS, sum(each[1] for each in readings) / len(readings), olds, news)]
     rates = []
-    for index, port in enumerate(after[0]):
+    for port, seconds, olds, news in readings:
         difference = Increase({})
-        for each, olds, news in zip(kinds, before, after, strict=True):
-            difference = difference.joined(changed(olds[index], news[index], each.names))
-        rates.append(Rates(port.portSelect, seconds, difference))
+        for each, old, new in zip(kinds, olds, news, strict=True):
+            difference = difference.joined(changed(old, new, each.names))
+        rates.append(Rates(port, seconds, difference))
     return rates
 
 

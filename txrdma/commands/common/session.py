@@ -26,7 +26,7 @@ from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError
 from txrdma.fabric.nodenames import NodeNames, readNodeNames
 from txrdma.fabric.targets import combined, parsedTarget
 from txrdma.iba.path import IBDRPath, IBPath, lifetimeSeconds, MADEndPort
-from txrdma.iba.types import GID, LID, QPN
+from txrdma.iba.types import GID, GUID, LID, QPN
 from txrdma.iba.verbs import PortState
 from txrdma.interfaces import IMADPort
 from txrdma.mad.agent import MADAgent
@@ -159,6 +159,31 @@ class Session:
             return ""
         info = await self.rpcs.SubnGet(NodeInfo, path)
         return self.names.names.get(info.nodeGUID, "")
+
+    async def confirmed(self, what: str, path: IBPath) -> None:
+        """
+        Prompt for a confirmation before a change at the end of a path, unless C{--yes} is given.
+
+        @raise InvalidRequest: while the prompt waited, the path began to lead to another node, or to none.
+        """
+        if self.options["yes"]:
+            return
+        before = await self._guidAt(path)
+        confirmed(what, False)
+        if before is not None and await self._guidAt(path) != before:
+            raise InvalidRequest(f"another node, or none, is at {where(path)} now; nothing was changed")
+
+    async def _guidAt(self, path: IBPath) -> GUID | None:
+        """Return the GUID of the node at the end of a path; None if it does not answer, or cannot."""
+        from txrdma.mad.layouts.smp import NodeInfo
+
+        if not self.agent.port.hasSMI:
+            return None
+        try:
+            info: NodeInfo = await self.agent.SubnGet(NodeInfo, path)
+        except MADFailure:
+            return None
+        return info.nodeGUID
 
     async def checkLink(self) -> None:
         """

@@ -5,13 +5,17 @@ from __future__ import annotations
 import io
 import json
 import sys
+from typing import Any
 
 from twisted.python.usage import UsageError
 
 from txrdma.command import TxrdmaOptions
 from txrdma.commands.common.values import portNumbers
 from txrdma.commands.perfquery import ALIASES, KINDS
-from txrdma.test.support.mad.commanding import SharedFabricTestCase
+from txrdma.iba.types import GUID
+from txrdma.mad.layouts.attributes import Method
+from txrdma.sim.fabric.agents.pma import PerformanceManagementAgents
+from txrdma.test.support.mad.commanding import SharedFabricTestCase, Terminal
 
 
 class PerfQueryTests(SharedFabricTestCase):
@@ -68,6 +72,63 @@ class PerfQueryTests(SharedFabricTestCase):
         self.assertGreaterEqual(int(output.fields["portXmitData"]), before)
         self.assertLess(int(self.output("perfquery", "2").fields["portXmitData"]), before)
         self.assertEqual(self.output("perfquery", "2", "--reset-only", "--yes").out, "cleared\n")
+
+    def silenced(self, port: int, method: Method) -> None:
+        """Let the switch not answer requests of a method for the counters of a port."""
+        plain = PerformanceManagementAgents.answer
+
+        def answer(agents: Any, end: Any, datagram: bytes) -> Any:
+            isSilent = datagram[3] == method and datagram[65] == port
+            return None if isSilent else plain(agents, end, datagram)
+
+        self.patch(PerformanceManagementAgents, "answer", answer)
+
+    def test_notCleared(self) -> None:
+        """Counters of ports that may have been cleared are shown, and a port that was not is an error."""
+        self.fabric.setCounters("leaf0000", 2, portXmitDiscards=7)
+        self.silenced(3, Method.SET)
+        output = self.output("perfquery", "9", "2-4", "--reset", "--yes", "-t", "0.1")
+        self.assertEqual(output.status, 1)
+        self.assertIn("portXmitDiscards:................7", output.out)
+        self.assertIn("not cleared: lid 9 port 3: PerformanceSet: no answer", output.errors)
+        self.assertNotIn("cleared\n", output.out)
+        output = self.output("perfquery", "9", "3", "--reset", "--yes", "-t", "0.1")
+        self.assertIn("not cleared: lid 9: PerformanceSet: no answer", output.errors)
+        self.assertEqual((output.fields["portSelect"], output.status), ("3", 1))
+        again = self.output("perfquery", "9", "2", "--json").json["ports"]
+        self.assertEqual(again[0]["portXmitDiscards"], 0)
+
+    def test_otherNode(self) -> None:
+        """If the LID was assigned to another node while the prompt waited, nothing is cleared."""
+        self.fabric.setCounters("h00001", 1, portXmitDiscards=7)
+
+        class Slow(Terminal):
+            def readline(self, size: int = -1, /) -> str:  # type: ignore[override]  # text of a terminal
+                node.setGUID(GUID.fromInt(0x77))
+                return "y\n"
+
+        node = self.fabric.node("h00001")
+        self.patch(sys, "stdin", Slow())
+        output = self.output("perfquery", "2", "--reset")
+        self.assertIn("another node, or none, is at lid 2 now", str(output.status))
+        self.assertEqual(self.output("perfquery", "2").fields["portXmitDiscards"], "7")
+
+    def test_watchPorts(self) -> None:
+        """A port that is not read does not affect the rates of others, and has its own since it was read."""
+        for number in (2, 3):
+            self.fabric.port("leaf0000", number).count().grow(self.clock.seconds(), portRcvPkts=1000.0)
+        self.clock.callLater(1.5, self.silenced, 3, Method.GET)
+        words = ("perfquery", "9", "2-3", "-w", "1", "-c", "3", "--json", "-t", "0.1", "--retries", "0")
+        plain = PerformanceManagementAgents.answer
+        self.clock.callLater(2.5, self.patch, PerformanceManagementAgents, "answer", plain)
+        output = self.output(*words)
+        self.assertEqual(output.errors.count("lid 9 port 3: "), 1)
+        lines = [json.loads(line) for line in output.out.splitlines()]
+        self.assertEqual([[each["port"] for each in line] for line in lines], [[2, 3], [2], [2, 3]])
+        for line in lines:
+            for each in line:
+                self.assertApproximates(each["rcvPktsPerSecond"], 1000, 20)
+        self.assertApproximates(lines[2][1]["seconds"], 2, 0.2)
 
     def test_mask(self) -> None:
         self.fabric.traffic(1000.0, 10.0)
@@ -154,7 +215,9 @@ class PerfQueryTests(SharedFabricTestCase):
             (["--watch", "1", "--reset-only"], "don't go together"),
             (["--kind", "samples", "--reset"], "samples have no"),
             (["1", "1", "0xfff"], "--mask"),
-            (["1", "-R", "--mask", "0x10000"], "--mask 65536: expected 0 to 65535"),
+            (["1", "-R", "--mask", "0x10000"], "--mask 65536: expected 1 to 65535"),
+            (["1", "-R", "--mask", "0"], "--mask 0: expected 1 to 65535"),
+            (["1", "-r", "-w", "1", "--mask", "1"], "don't go together"),
             (["1", "-R", "--mask", "9" * 400], "9: expected a number, 0 or more, of at most 64 bits"),
         ):
             error = self.assertRaises(UsageError, TxrdmaOptions().parseOptions, ["perfquery", *arguments])
