@@ -7,7 +7,7 @@ from typing import Any
 from txrdma.commands.common import attributefields
 from txrdma.commands.common.attributefields import assigned, attributeDict
 from txrdma.commands.common.rows import printJSON
-from txrdma.commands.common.session import confirmed, FabricOptions, opened, Session, TARGETS, where
+from txrdma.commands.common.session import FabricOptions, opened, Session, TARGETS, where
 from txrdma.commands.common.values import count, field, unsigned
 from txrdma.error import InvalidRequest
 from txrdma.iba.path import IBPath
@@ -56,9 +56,11 @@ async def run(reactor: Any, options: CommandOptions) -> None:
     keys = Keys(*(options[name] for name in ("mkey", "smkey", "bkey", "cckey")))
     with opened(reactor, options) as session:
         path = await _path(session, rpc, options["target"])
-        payload = await _payload(session, rpc, kind, path)
+        payload = await _payload(session, rpc, kind, path, keys)
         if rpc.method not in _HARMLESS:
-            confirmed(f"{rpc.name} {kind.__name__} to {where(path)}", options["yes"])
+            await session.confirmed(f"{rpc.name} {kind.__name__} to {where(path)}", path)
+            if options["change"]:  # other fields may have changed while the prompt waited
+                payload = await _payload(session, rpc, kind, path, keys)
         answer = await session.rpcs.call(rpc.name, payload, path, options["modifier"], keys=keys)
     show(answer, options["json"])
 
@@ -89,7 +91,7 @@ async def _path(session: Session, rpc: RPC, target: str) -> IBPath:
     return await session.toServices(target)
 
 
-async def _payload(session: Session, rpc: RPC, kind: type[Attribute], path: IBPath) -> Any:
+async def _payload(session: Session, rpc: RPC, kind: type[Attribute], path: IBPath, keys: Keys) -> Any:
     options = session.options
     fields = options["fields"]
     if issubclass(kind, Record):
@@ -99,7 +101,13 @@ async def _payload(session: Session, rpc: RPC, kind: type[Attribute], path: IBPa
         getting = rpc.name.removesuffix("Set") + "Get"
         if rpc.method is not Method.SET or getting not in kind.rpcs:
             raise InvalidRequest(f"--change: it is not possible with {rpc.name} {kind.__name__}")
-        base = attributefields.forSetting(await session.rpcs.call(getting, kind, path, options["modifier"]))
+        # The node itself is queried also with --sa: the SA may have an older attribute, or one without keys.
+        asked: Any = kind
+        if any(each.name == "portSelect" for each in kind.fields):
+            selected: Any = assigned(kind, fields)
+            asked = kind(portSelect=selected.portSelect)  # type: ignore[call-arg]  # just checked
+        present = await session.agent.call(getting, asked, path, options["modifier"], keys=keys)
+        base = attributefields.forSetting(present)
     return assigned(kind, fields, base)
 
 

@@ -8,7 +8,7 @@ from twisted.python import usage
 
 from txrdma.commands.common.attributefields import assigned, attributeDict
 from txrdma.commands.common.rows import printJSON
-from txrdma.commands.common.session import confirmed, FabricOptions, opened, Session, TARGETS, where
+from txrdma.commands.common.session import FabricOptions, opened, Session, TARGETS, where
 from txrdma.commands.common.values import unsigned
 from txrdma.error import DeviceUnavailable
 from txrdma.iba.path import IBPath
@@ -46,10 +46,12 @@ async def run(reactor: Any, options: CommandOptions) -> None:
     """Run C{txrdma sminfo}: print an SM's SMInfo; with C{--control}, set it first."""
     with opened(reactor, options) as session:
         path = await _path(session)
-        info = await session.rpcs.SubnGet(SMInfo, path)
         if options["control"]:
-            confirmed(f"{options['control']} to the subnet manager at {where(path)}", options["yes"])
-            info = await session.rpcs.SubnSet(_changed(options, info), path, CONTROLS[options["control"]])
+            await session.confirmed(f"{options['control']} to the subnet manager at {where(path)}", path)
+            info = await session.agent.SubnGet(SMInfo, path)
+            info = await session.agent.SubnSet(_changed(options, info), path, CONTROLS[options["control"]])
+        else:
+            info = await session.rpcs.SubnGet(SMInfo, path)
     if options["json"]:
         printJSON({"path": where(path), **attributeDict(info)})
         return

@@ -12,15 +12,16 @@ from txrdma.command import TxrdmaOptions
 from txrdma.commands import saquery, smpquery
 from txrdma.commands.common.attributefields import assigned, attributeNamed, attributesOf, kindNamed, queried
 from txrdma.error import InvalidRequest
-from txrdma.iba.types import GID
+from txrdma.iba.types import GID, GUID
 from txrdma.iba.verbs import NodeType
+from txrdma.kit.rawfields import poke
 from txrdma.mad import ports
 from txrdma.mad.layouts.attributes import allAttributes, RPCS
 from txrdma.mad.layouts.messages import Notice
 from txrdma.mad.layouts.sa import GUIDInfoRecord, MCMemberRecord, NodeRecord, Record, ServiceRecord
-from txrdma.mad.layouts.smp import NodeInfo, PKeyTable, PortInfo, SMInfo
+from txrdma.mad.layouts.smp import NodeInfo, PKeyTable, PortInfo, SMInfo, SwitchInfo
 from txrdma.mad.layouts.values import SMState
-from txrdma.test.support.mad.commanding import CommandTestCase, SharedFabricTestCase
+from txrdma.test.support.mad.commanding import CommandTestCase, SharedFabricTestCase, Terminal
 
 
 class SMPQueryTests(SharedFabricTestCase):
@@ -310,6 +311,50 @@ class QueryTests(SharedFabricTestCase):
         output = self.output("query", "PerformanceSet", "PortCounters", "9", "portSelect=1")
         words = "PerformanceSet PortCounters to lid 9: this changes the fabric; use --yes"
         self.assertEqual(output.status, words)
+
+    def test_change(self) -> None:
+        """Fields that are not given stay as the node has them after the prompt."""
+        switch = self.fabric.node("leaf0000")
+
+        class Slow(Terminal):
+            def readline(self, size: int = -1, /) -> str:  # type: ignore[override]  # text of a terminal
+                poke(SwitchInfo, "defaultPort")(switch.switchInfo, 7)
+                return "y\n"
+
+        self.patch(sys, "stdin", Slow())
+        words = ("query", "SubnSet", "SwitchInfo", "9", "lifeTimeValue=5", "--change", "--json")
+        fields = self.output(*words).json["fields"]
+        self.assertEqual((fields["lifeTimeValue"], fields["defaultPort"]), (5, 7))
+        sent = self.output(*words, "--sa", "--yes", "--debug").errors
+        self.assertIn("GET SwitchInfo", sent)
+        self.assertNotIn("SwitchInfoRecord", sent)
+
+    def test_changePort(self) -> None:
+        """Counters of the selected port are changed, by its own present values."""
+        self.fabric.setCounters("leaf0000", 3, portXmitDiscards=7)
+        words = ("query", "PerformanceSet", "PortCounters", "9", "portSelect=3", "--change", "--yes")
+        sent = self.output(*words, "--debug", "--debug").errors
+        self.assertNotIn("portSelect 0\n", sent)
+        self.assertIn("portXmitDiscards 7\n", sent)
+
+    def test_otherNode(self) -> None:
+        """Nothing is sent to a node that got the LID while the prompt waited."""
+
+        class Slow(Terminal):
+            def readline(self, size: int = -1, /) -> str:  # type: ignore[override]  # text of a terminal
+                for name in ("h00001", "h00007"):
+                    fabric.node(name).setGUID(GUID.fromInt(int(fabric.node(name).guid) + 0x7700))
+                return "y\n"
+
+        fabric = self.fabric
+        for words in (
+            ("query", "SubnSet", "PKeyTable", "2", "pkeys[5]=0x8005", "--change"),
+            ("sminfo", "--control", "standby"),
+        ):
+            self.patch(sys, "stdin", Slow())
+            output = self.output(*words, "--debug")
+            self.assertIn("another node, or none, is at lid", str(output.status))
+            self.assertNotIn(" SET ", output.errors)
 
     def test_mistakes(self) -> None:
         for arguments, words in (
