@@ -67,7 +67,7 @@ SOURCES: Final = {
     "smpquery": "commands.smpquery.run commands.smpquery._address",
     "perfquery": "commands.perfquery._print fabric.rates.Rates.toDict",
     "sminfo": "commands.sminfo.run",
-    "portstate": ("commands.portstate._done commands.portstate._everywhere commands.portstate._oneOfMany"),
+    "portstate": ("commands.portstate._entryOf commands.portstate._everywhere commands.portstate._oneOfMany"),
     "decode": "commands.decode._dict commands.decode._decode commands.dissect.capture.Explanation.toDict",
     "query": "commands.query.show",
     "verify": (

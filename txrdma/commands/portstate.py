@@ -7,11 +7,12 @@ Follows InfiniBand Architecture vol. 1, 14.2.5.6 (PortInfo), and 7.2.7 (the stat
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
 from twisted.internet.defer import CancelledError
+from twisted.internet.task import deferLater
 from twisted.python import usage
 
 from txrdma.commands.common.attributefields import assigned, attributeDict, forSetting
@@ -43,6 +44,16 @@ _SHOWN: Final = (
     "linkSpeedExtActive linkSpeedExtSupported2 linkSpeedExtEnabled2 linkSpeedExtActive2 "
     "neighborMTU operationalVLs mkeyLeasePeriod mkeyProtectBits"
 ).split()
+
+_TRIES: Final = 10
+_PAUSE_SECONDS: Final = 0.1
+"""Number of reads of a port until it has a new state, and the pauses between them."""
+
+_REACHED: Final = {
+    "ARMED": (PortState.ARMED, PortState.ACTIVE),  # an SM may activate it at once
+    "ACTIVE": (PortState.ACTIVE,),
+}
+"""States of a link after those that were set; after DOWN, it is trained again."""
 
 _RARE: Final = ("linkSpeedExtSupported2", "linkSpeedExtEnabled2", "linkSpeedExtActive2")
 """Fields of PortInfo that are printed only for ports that support XDR."""
@@ -128,6 +139,8 @@ async def _ofOne(session: Session) -> list[dict[str, Any]]:
     rpcs = session.agent if changes else session.rpcs
     node = await rpcs.SubnGet(NodeInfo, path)
     ofEnd = [change for change in changes if change.isOfEnd]
+    if node.nodeType is not NodeType.SWITCH:  # PortInfo of port 0 is that of the port that is reached
+        options["ports"] = list(dict.fromkeys(port or node.localPortNum for port in options["ports"]))
     for port in options["ports"]:
         if port > node.numPorts:
             raise InvalidRequest(f"{where(path)} has {node.numPorts} ports, and no port {port}")
@@ -143,10 +156,17 @@ async def _ofOne(session: Session) -> list[dict[str, Any]]:
         description = ", ".join(map(str, changes))
         cut = ", which interrupts the path to it" if own else ""
         numbers = ",".join(map(str, options["ports"]))
-        confirmed(f"{description} port {numbers} of {where(path)}{cut}", options["yes"])
-    results = []
+        await session.confirmed(f"{description} port {numbers} of {where(path)}{cut}", path)
+    results: list[dict[str, Any]] = []
     for port in ports:
-        results.append(await _done(session, path, node, port, changes, port in own))
+        try:
+            results.append(await _done(session, path, node, port, changes, port in own))
+        except RDMAError as error:
+            if not (changes and results):
+                raise
+            print(f"port {port}: {error}; ports after it were not changed", file=sys.stderr)
+            results.append(_entryOf(path, node, port, None, None, [], str(error)))
+            break
     return results
 
 
@@ -159,9 +179,11 @@ async def _done(
 ) -> dict[str, Any]:
     """Change a port if requested, print it, and return its entry for JSON."""
     info = await (session.agent if changes else session.rpcs).SubnGet(PortInfo, path, port)
-    peer, error = None, ""
+    peer, error, warnings = None, "", []
     if not changes:
-        peer = await _peer(session, path, port, node, info)
+        if _hasPeer(path, port, node, info):
+            peer = await _peer(session, path, port)
+            warnings = ["the other end of the link did not answer"] if peer is None else _warnings(info, peer)
     else:
         try:
             info = await _changed(session, path, port, info, changes, isEntry)
@@ -169,7 +191,6 @@ async def _done(
             if not isEntry:
                 raise
             error = f"no answer after {', '.join(map(str, changes))}: {failure}"
-    warnings = _warnings(info, peer)
     if not session.options["json"]:
         name = "" if error else await session.nameAt(path)
         print(f"{node.nodeType.name} PortInfo: {where(path)} port {port}{f' ({name})' if name else ''}")
@@ -179,11 +200,24 @@ async def _done(
             _showFields(peer)
         for line in [*warnings, *([error] if error else [])]:
             print(line)
+    return _entryOf(path, node, port, info, peer, warnings, error)
+
+
+def _entryOf(
+    path: IBPath,
+    node: NodeInfo,
+    port: int,
+    info: PortInfo | None,
+    peer: PortInfo | None,
+    warnings: list[str],
+    error: str,
+) -> dict[str, Any]:
+    """Return the entry of a port for JSON."""
     return {
         "path": where(path),
         "port": port,
         "nodeType": node.nodeType.name,
-        "portInfo": attributeDict(info),
+        "portInfo": None if info is None else attributeDict(info),
         "peer": None if peer is None else attributeDict(peer),
         "warnings": warnings,
         "error": error or None,
@@ -202,13 +236,18 @@ def _showFields(info: PortInfo) -> None:
 async def _changed(
     session: Session, path: IBPath, port: int, info: PortInfo, changes: Sequence[PortChange], isEntry: bool
 ) -> PortInfo:
-    """Change fields of a port, and return its new PortInfo. A reset that fails halfway enables the port."""
+    """
+    Change fields of a port, and return its new PortInfo. A reset that fails halfway enables the port.
+
+    @raise RDMAError: the port did not reach the state, or its response was lost and it looks unchanged.
+    """
     fields: dict[str, str] = {}
+    for change in changes:
+        if change.operation != FDR10:
+            fields.update(change.fields(info))
     for change in changes:
         if change.operation == FDR10:
             await _setFDR10(session, path, port, isSwitchedOn(change.value))
-        else:
-            fields.update(change.fields(info))
     isReset = any(change.operation == "reset" for change in changes)
     if isReset and isEntry and path != IBDRPath():
         fields.update(STATES["enable"])  # POLLING also takes the link down; a second Set could not arrive
@@ -216,20 +255,26 @@ async def _changed(
     key = newKey(changes)
     keys = None if key is None else Keys(mkey=key)
     enabled = assigned(PortInfo, {**fields, **STATES["enable"]}.items(), forSetting(info))
+    before = info
     try:
         if fields:
             wanted = assigned(PortInfo, fields.items(), forSetting(info))
+            isLost = False
             try:
                 await session.agent.SubnSet(wanted, path, port)
             except MADTimeoutError:
                 if not isEntry:
-                    raise  # otherwise the response was lost with the link
-            info = await session.agent.call("SubnGet", PortInfo, path, port, keys=keys)
+                    raise  # otherwise the response may have been lost with the link
+                isLost = True
+            info = await _settled(session, path, port, keys, fields)
+            compared = {"portState", "portPhysicalState", *fields}
+            if isLost and all(getattr(info, name) == getattr(before, name) for name in compared):
+                raise RDMAError("no response, and nothing has changed: whether it was done is unknown")
     except CancelledError:
         if isReset:  # the port may be disabled: enable it, without waiting for the answer
             session.agent.call("SubnSet", enabled, path, port, keys=keys).addErrback(lambda _: None)
         raise
-    except MADFailure:
+    except RDMAError:
         if isReset:
             with suppress(MADFailure):
                 await session.agent.call("SubnSet", enabled, path, port, keys=keys)
@@ -237,8 +282,32 @@ async def _changed(
     if isReset:
         again = assigned(PortInfo, STATES["enable"].items(), forSetting(info))
         await session.agent.call("SubnSet", again, path, port, keys=keys)
-        info = await session.agent.call("SubnGet", PortInfo, path, port, keys=keys)
+        info = await _settled(session, path, port, keys, STATES["enable"])
     return info
+
+
+async def _settled(
+    session: Session, path: IBPath, port: int, keys: Keys | None, fields: Mapping[str, str]
+) -> PortInfo:
+    """
+    Return the PortInfo of a port when it has reached the state that was set.
+
+    @raise RDMAError: it has another state after all tries.
+    """
+    for _try in range(_TRIES):
+        info: PortInfo = await session.agent.call("SubnGet", PortInfo, path, port, keys=keys)
+        if _isReached(info, fields):
+            return info
+        await deferLater(session.reactor, _PAUSE_SECONDS)
+    state = f"{info.portState.name}, {info.portPhysicalState.name}"
+    raise RDMAError(f"port {port} of {where(path)} did not reach the state, and is {state}")
+
+
+def _isReached(info: PortInfo, fields: Mapping[str, str]) -> bool:
+    physical, state = fields.get("portPhysicalState"), fields.get("portState", "")
+    isDisabled = info.portPhysicalState is PhysicalState.DISABLED
+    isThere = physical is None or isDisabled == (physical == "DISABLED")
+    return isThere and (state not in _REACHED or info.portState in _REACHED[state])
 
 
 async def _setFDR10(session: Session, path: IBPath, port: int, isOn: bool) -> None:
@@ -290,9 +359,11 @@ async def _oneOfMany(session: Session, port: Port, changes: Sequence[PortChange]
     isEntry = port.number == _entry(node)
     error = ""
     try:
+        if (await session.agent.SubnGet(NodeInfo, node.route)).nodeGUID != node.guid:
+            raise InvalidRequest(f"another node is at {where(node.route)} now")
         info = await session.agent.SubnGet(PortInfo, node.route, port.number)
         await _changed(session, node.route, port.number, info, changes, isEntry)
-    except (MADFailure, InvalidRequest) as failure:
+    except RDMAError as failure:
         error = str(failure)
     return {
         "path": where(node.route),
@@ -348,12 +419,16 @@ def _entry(node: Node) -> int:
 # Output.
 
 
-async def _peer(session: Session, path: IBPath, port: int, node: NodeInfo, info: PortInfo) -> PortInfo | None:
-    """Return the PortInfo of the peer of a switch's port or of the local port; None without an answer."""
-    isReachable = path == IBDRPath() if node.nodeType is not NodeType.SWITCH else bool(port)
-    if not isReachable or info.portPhysicalState is not PhysicalState.LINK_UP:
-        return None
-    beyond = _beyond(session, path, port or node.localPortNum)
+def _hasPeer(path: IBPath, port: int, node: NodeInfo, info: PortInfo) -> bool:
+    """Return whether a link can be followed: of a switch's port, or of the local port."""
+    isLocal = path == IBDRPath() and port == node.localPortNum
+    isReachable = bool(port) if node.nodeType is NodeType.SWITCH else isLocal
+    return isReachable and info.portPhysicalState is PhysicalState.LINK_UP
+
+
+async def _peer(session: Session, path: IBPath, port: int) -> PortInfo | None:
+    """Return the PortInfo of the other end of a link; None without an answer."""
+    beyond = _beyond(session, path, port)
     try:
         there = await session.agent.SubnGet(NodeInfo, beyond)
         results: PortInfo = await session.agent.SubnGet(PortInfo, beyond, there.localPortNum)
@@ -369,10 +444,8 @@ def _beyond(session: Session, path: IBPath, port: int) -> IBDRPath:
     return IBDRPath(slid=session.endPort.lid, dlid=path.dlid, drSLID=session.endPort.lid, drPath=(port,))
 
 
-def _warnings(info: PortInfo, peer: PortInfo | None) -> list[str]:
+def _warnings(info: PortInfo, peer: PortInfo) -> list[str]:
     """Return warnings if a link has less width or speed than both ends have enabled."""
-    if peer is None:
-        return []
     found = []
     for what, active, enabled, ranks in _COMPARED:
         if info.linkSpeedExtActive2 and active == "linkSpeedExtActive":

@@ -17,10 +17,13 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.command import TxrdmaOptions
 from txrdma.commands.common.portchanges import OPERATIONS, parsed, PortChange
 from txrdma.error import InvalidRequest
+from txrdma.iba.types import GUID
 from txrdma.iba.verbs import PhysicalState, PortState
 from txrdma.kit.rawfields import poke
+from txrdma.mad.layouts.attributes import Method
 from txrdma.mad.layouts.smp import PortInfo
 from txrdma.mad.layouts.values import LinkWidth
+from txrdma.sim.fabric.agents import sma
 from txrdma.sim.fabric.agents.sma import SubnetManagementAgents
 from txrdma.sim.fabric.model.nodes import SimulatedPort
 from txrdma.test.support.mad.commanding import CommandTestCase, SharedFabricTestCase, Terminal
@@ -125,6 +128,100 @@ class ChangeTests(SharedFabricTestCase):
         self.patch(sys, "stdin", io.StringIO("y\n"))
         output = self.output("portstate", "9", "5", "disable")
         self.assertEqual(output.status, "disable port 5 of lid 9: this changes the fabric; use --yes")
+
+
+class UnconfirmedTests(SharedFabricTestCase):
+    """A change that a port does not report is not reported as done."""
+
+    def silence(self, name: str, number: int) -> None:
+        """Let a node not answer a Set of the PortInfo of a port."""
+        plain = SubnetManagementAgents.answer
+
+        def answer(agents: Any, port: Any, datagram: bytes) -> Any:
+            isSet = datagram[3] == Method.SET and datagram[16:18] == PortInfo.attributeID.to_bytes(2, "big")
+            isSilent = isSet and (port.node.identifier, datagram[23]) == (name, number)
+            return None if isSilent else plain(agents, port, datagram)
+
+        self.patch(SubnetManagementAgents, "answer", answer)
+
+    def test_ignored(self) -> None:
+        """A port that accepts a state but does not reach it is an error."""
+        self.patch(sma, "setPortInfo", lambda port, content: False)
+        for operation, state in (("disable", "ACTIVE, LINK_UP"), ("arm", "ACTIVE, LINK_UP")):
+            port = self.fabric.port("leaf0000", 4)
+            if operation == "arm":
+                port.become(PortState.INIT, PhysicalState.LINK_UP)
+                state = "INIT, LINK_UP"
+            output = self.output("portstate", "9", "4", operation, "--yes")
+            self.assertIn(f"port 4 of lid 9 did not reach the state, and is {state}", str(output.status))
+
+    def test_late(self) -> None:
+        """A port that takes time to reach the state is shown in it."""
+        port = self.fabric.port("leaf0000", 4)
+
+        def setLater(end: Any, content: bytes) -> bool:
+            self.clock.callLater(0.25, port.become, PortState.DOWN, PhysicalState.DISABLED)
+            return False
+
+        self.patch(sma, "setPortInfo", setLater)
+        output = self.output("portstate", "9", "4", "disable", "--yes", "--json")
+        self.assertEqual(output.json["portInfo"]["portPhysicalState"], "DISABLED")
+        self.assertEqual(output.status, None)
+
+    def test_lost(self) -> None:
+        """A Set to the port on the path that was lost is not taken for one whose response was lost."""
+        self.silence("leaf0000", 1)
+        for operation, words in (("disable", "did not reach the state"), ("down", "whether it was done")):
+            output = self.output("portstate", "9", "1", operation, "--yes", "--force", "-t", "0.1")
+            self.assertIn(words, str(output.status))
+
+    def test_several(self) -> None:
+        """Ports that were changed before one that failed are shown."""
+        self.silence("leaf0000", 4)
+        output = self.output("portstate", "9", "3-5", "width", "1x", "--yes", "--json", "-t", "0.1")
+        self.assertEqual(
+            [(each["port"], bool(each["error"])) for each in output.json], [(3, False), (4, True)]
+        )
+        self.assertIn("port 4: SubnSet: no answer", output.errors)
+        self.assertEqual(output.status, 1)
+
+    def test_hostPort(self) -> None:
+        """Port 0 of a host is the port by which it is reached."""
+        output = self.output("portstate", "2", "0", "disable", "--yes")
+        self.assertIn("port 1 of lid 2 is on the path to it", str(output.status))
+        self.assertEqual(self.output("portstate", "2", "0", "--json").json["port"], 1)
+
+    def test_silentPeer(self) -> None:
+        """A peer that does not answer is not taken for one that is not there."""
+        self.fabric.silence("h00002")
+        for words in (("0,1", "3"), ("9", "3")):
+            reported = self.output("portstate", *words, "--json", "-t", "0.1").json
+            self.assertEqual(reported["warnings"], ["the other end of the link did not answer"])
+
+    def test_unsupported(self) -> None:
+        """If one of several operations is not possible, none is done."""
+        self.fabric.runFDR10("h00002")
+        self.output("portstate", "9", "3", "fdr10", "off", "espeed", "NDR", "-y")
+        [answer] = self.output("smpquery", "MEPI", "9", "3", "--json").json["answers"]
+        self.assertEqual(answer["fields"]["linkSpeedEnabled"], 1)
+
+    def test_otherNode(self) -> None:
+        """Nothing is changed at a node that came to the path while the prompt waited."""
+
+        class Slow(Terminal):
+            def readline(self, size: int = -1, /) -> str:  # type: ignore[override]  # text of a terminal
+                node.setGUID(GUID.fromInt(int(node.guid) + 0x7700))
+                return "y\n"
+
+        node = self.fabric.node("h00002")
+        for words, where in (
+            (("3", "1", "width", "1x"), "another node, or none, is at lid 3 now"),
+            (("--everywhere", "width", "1x"), "another node is at DR 0,1,3 now"),
+        ):
+            self.patch(sys, "stdin", Slow())
+            output = self.output("portstate", *words)
+            self.assertIn(where, f"{output.status} {output.errors}")
+            self.assertTrue(output.status)
 
 
 class OwnWayTests(SharedFabricTestCase):
