@@ -17,7 +17,6 @@ from txrdma.error import InvalidRequest
 from txrdma.fabric.adaptive import (
     AdaptiveTable,
     adaptiveTable,
-    Contradiction,
     MELLANOX,
     NO_GROUPS,
     UNKNOWN_ROUTES,
@@ -126,8 +125,7 @@ async def run(reactor: Any, options: CommandOptions) -> None:
     owners: dict[int, str] = {}
     with asking(reactor, options) as session:
         fabric = Fabric()
-        isStale = bool(options["load"]) and session.loaded is None
-        if isUse and isStale:
+        if isUse and options["load"] and session.loaded is None:
             raise InvalidRequest(
                 "--load: with --device, or without tables in the snapshot, its links may be old"
             )
@@ -143,8 +141,7 @@ async def run(reactor: Any, options: CommandOptions) -> None:
                 for each in tables:
                     each.narrow(options["port"])
             if not (options["no-destinations"] or options["multicast"]):
-                isKnown = fabric.nodes and not isStale
-                owners = _owners(fabric, session.names) if isKnown else await _asked(session, tables)
+                owners = _owners(fabric, session.names) if fabric.nodes else await _asked(session, tables)
     if isUse:
         show()
     else:
@@ -217,9 +214,10 @@ async def _oneOf(session: Session, target: str) -> RouteTables:
 
 
 def _allOf(session: Session, fabric: Fabric) -> list[RouteTables]:
+    byLID = session.options["sa"] or session.options["load"]  # routes of a snapshot may be old
     return [
         RouteTables(
-            toLID(session.endPort, node.lid) if node.route is None or session.options["sa"] else node.route,
+            toLID(session.endPort, node.lid) if byLID or node.route is None else node.route,
             *(node.info, session.names.name(node.guid, node.description), node.lid),
         )
         for node in sorted(fabric.switches(), key=lambda node: node.guid.raw)
@@ -247,24 +245,18 @@ async def _read(
             path = toLID(session.endPort, each.lid) if isRecorded else each.path
             node = fabric.nodes.get(each.info.nodeGUID)
             try:
-                if isRecorded:
-                    info = None if node is None else node.switchInfo
-                else:
-                    guid = (await schedule.SubnGet(NodeInfo, path)).nodeGUID
-                    if guid != each.info.nodeGUID:
-                        raise Contradiction(f"node {guid} is there now")
-                    info = await schedule.SubnGet(SwitchInfo, path)
+                known = node.switchInfo if isRecorded and node is not None else None
+                info = known or await schedule.SubnGet(SwitchInfo, path)
                 if isMulticast:
-                    each.groups = (info.multicastFDBCap if info is not None else 0) or 1
+                    each.groups = info.multicastFDBCap or 1
                     each.multicast = await multicastTable(schedule, path, each.info.numPorts, info)
                 else:
                     each.linear = await linearTable(schedule, path, info)
                 found.add(each.info.nodeGUID)
                 if withGroups and node is not None and node.vendorID == MELLANOX:
                     each.adaptive = await _adaptive(schedule, each, path, node, fabric)
-            except (Contradiction, MADFailure) as error:
-                kind = "contradiction" if isinstance(error, Contradiction) else "unreachable"
-                fabric.problems.append(Problem(kind, str(path), f"{each.name}: {error}"))
+            except MADFailure as error:
+                fabric.problems.append(Problem("unreachable", str(path), f"{each.name}: {error}"))
             done += 1
             progress(done, len(tables))
 

@@ -21,7 +21,7 @@ Sweeps:
  - C{discovery}: the sweep by directed routes, with its limits of outstanding SMPs (C{MAX_OUTSTANDING},
    C{MAX_PER_NODE}).
  - C{asking}: queries of node attributes for C{lidsweep} and C{neighbourhood}, with answers stored in the
-   model.
+   model; whether nodes of a model still have their LIDs.
  - C{sasweep}: the sweep by records of the SA.
  - C{lidsweep}: the sweep by LIDs: links from the SA, attributes from the nodes.
  - C{neighbourhood}: a sweep of a node and its neighbours only.

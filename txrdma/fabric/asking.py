@@ -1,4 +1,7 @@
-"""Gets of attributes that store answers in a fabric's model, and failures in its problems."""
+"""
+Gets of attributes that store answers in a fabric's model, and failures in its problems; and Gets that verify
+the identity of nodes that were read before.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,12 @@ from typing import Any
 
 from twisted.internet.defer import Deferred
 
-from txrdma.fabric.model import Fabric, Node, Port, Problem
-from txrdma.iba.path import IBDRPath, IBPath
+from txrdma.fabric.model import Fabric, isSame, Node, Port, Problem
+from txrdma.iba.path import IBDRPath, IBPath, MADEndPort
 from txrdma.mad.errors import MADError, MADFailure
 from txrdma.mad.layouts.smp import ExtendedPortInfo, NodeDescription, NodeInfo, PortInfo, SwitchInfo
+from txrdma.mad.paths import toLID
+from txrdma.mad.rpcs import RPCs
 from txrdma.mad.schedule import MADSchedule
 
 
@@ -65,3 +70,26 @@ class Asker:
         """Record a problem of the node at the end of a path."""
         where = str(path) if isinstance(path, IBDRPath) else f"lid {path.dlid}"
         self._fabric.problems.append(Problem(kind, where, text))
+
+
+async def dropMoved(rpcs: RPCs, endPort: MADEndPort, fabric: Fabric, maxOutstanding: int) -> None:
+    """
+    Remove the nodes of a fabric that was read before of which another node has a LID now.
+
+    Each becomes a problem of the fabric. Nodes that do not answer remain.
+    """
+    schedule = MADSchedule(rpcs, maxOutstanding)
+
+    async def ask(node: Node, lid: int) -> None:
+        try:
+            info = await schedule.SubnGet(NodeInfo, toLID(endPort, lid))
+        except MADFailure:
+            return
+        if not isSame(info.encode(), node.raw):
+            fabric.nodes.pop(node.guid, None)
+            text = f"{node} is left out: node {info.nodeGUID} has its LID now"
+            fabric.problems.append(Problem("contradiction", f"lid {lid}", text))
+
+    nodes = list(fabric.nodes.values())
+    lids = [(node, lid) for node in nodes for lid in {node.lid, *(port.lid for port in node.linked())} if lid]
+    await schedule.run(mqueue=(ask(node, lid) for node, lid in lids))

@@ -58,6 +58,10 @@ class SweepOptions(FabricOptions):
             raise usage.UsageError(f"--by {self['by']}: expected one of {', '.join(METHODS)}")
         if self["from"] and self["by"] != "dr":
             raise usage.UsageError(f"--from {self['from']}: it needs --by dr")
+        if self["load"] and self["save"]:
+            raise usage.UsageError(
+                "--save: a snapshot is written of a fabric; copy the file of --load instead"
+            )
         if not self["nodes"]:
             raise usage.UsageError("--nodes 0: expected 1 or more")
         if not self["outstanding"]:
@@ -122,15 +126,22 @@ async def swept(session: Session, isPartial: bool = False, withLinks: bool = Tru
     """
     Sweep the fabric, or a part of it, by the session's options; show progress on a terminal.
 
-    Problems are recorded in the fabric. With C{--save}, a snapshot is written.
+    Problems are recorded in the fabric. With C{--save}, a snapshot is written. With C{--load}, nodes of which
+    other nodes have the LIDs now are left out.
 
     @param isPartial: return the partial fabric of an interrupted sweep; otherwise only print its size.
     @param withLinks: for a part, also discover the links of its outermost nodes.
     """
     options = session.options
     if options["load"]:
-        loaded = recorded(options["load"]) if session.loaded is None else session.loaded
-        return recalled(options, session.names, loaded.fabric)
+        if session.loaded is not None:
+            return recalled(options, session.names, session.loaded.fabric)
+        fabric = recalled(options, session.names)
+        if session.agent.port.hasSMI:
+            from txrdma.fabric.asking import dropMoved  # rarely needed
+
+            await dropMoved(session.agent, session.endPort, fabric, options["outstanding"])
+        return fabric
     if options.get("target"):
         return await _sweptAround(session, isPartial, withLinks)
     start = await _startPath(session, options["from"]) if options["from"] else IBDRPath()

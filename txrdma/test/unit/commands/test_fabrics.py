@@ -269,7 +269,7 @@ class RoutesTests(NetFabricTestCase):
         self.fabric.node("right").setGUID(GUID.fromInt(0x77))
         self.assertEqual([each["name"] for each in self.answerTo("routes", "--load", file)], ["left"])
         self.assertEqual(self.status, 1)
-        self.assertIn("right: node 0000:0000:0000:0077 is there now", self.complaints)
+        self.assertIn("is left out: node 0000:0000:0000:0077 has its LID now", self.complaints)
         self.printed("routes", "--balance", "--load", file)
         self.assertIn("may be old", str(self.status))
 
@@ -331,6 +331,23 @@ class ErrorsTests(NetFabricTestCase):
         self.assertIn("are not read", self.refusedOptions("errors", "--counters", "--clear"))
         for option in ("--clear", "--clear-data"):
             self.assertIn("omit --load", self.refusedOptions("errors", option, "--load", "site"))
+
+    def test_moved(self) -> None:
+        """Counters of a node that has the LID of a snapshot's node are not shown as those of the latter."""
+        path = self.mktemp()
+        self.printed("nodes", "--save", path)
+        self.fabric.setCounters("c", 1, portRcvErrors=9)
+        self.fabric.haveModule("left", 3)
+        for name in ("c", "left"):
+            self.fabric.node(name).setGUID(GUID.fromInt(int(self.fabric.node(name).guid) + 0x7700))
+        answer = self.answerTo("errors", "--load", path)
+        self.assertEqual((answer["ports"], answer["nodesChecked"], self.status), ([], 4, 1))
+        self.assertIn("c (0000:0000:0010:0006) is left out: node ", self.complaints)
+        self.assertEqual(
+            {row["name"] for row in self.answerTo("cables", "--load", path)}, {"a", "b", "d", "right"}
+        )
+        self.assertIn("is left out", self.printed("check", "--load", path))
+        self.assertIn("copy the file", self.refusedOptions("nodes", "--load", path, "--save", "other"))
 
     def test_clearInterrupted(self) -> None:
         """After Ctrl-C, counters that were cleared before are shown."""
