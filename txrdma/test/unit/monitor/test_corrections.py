@@ -419,3 +419,25 @@ class CheckTests(FabricTestCase):
         self.assertEqual(
             [(one.kind, one.port) for one in self.successResultOf(found)], [("fec-uncorrectable", 2)]
         )
+
+    def test_silent(self) -> None:
+        """Counters that an agent announces and does not return are a finding."""
+        self.fabric.correct("left")
+        done = Sweep(self.agent).run()
+        self.pump(5.0)
+        fabric = self.successResultOf(done)
+        agents = self.fabric.wire._pma
+        answer = agents.answer
+
+        def ignore(port: SimulatedPort, datagram: bytes) -> bytearray | None:
+            isAsked = datagram[16:18] == PortExtendedSpeedsCountersRSFEC.attributeID.to_bytes(2, "big")
+            return None if isAsked and port.node.isSwitch else answer(port, datagram)
+
+        self.patch(agents, "answer", ignore)
+        found = Deferred.fromCoroutine(
+            correctionFindings(self.agent, self.agent.port.endPort, fabric, parseThresholds(""), 16)
+        )
+        self.pump(60.0)
+        [one] = self.successResultOf(found)
+        self.assertEqual((one.kind, one.port), ("counters-silent", 1))
+        self.assertIn("error correction: PerformanceGet: no answer", one.text)
