@@ -39,8 +39,8 @@ class CommandOptions(SweepOptions):
         "paths between hosts that the present forwarding tables lead over them (until the subnet manager "
         "computes other routes), hosts with less bandwidth, and Slurm jobs on these hosts. NODE is a LID, a "
         "GUID or a name; with a PORT the cable at that port is meant. --all ranks every switch and cable by "
-        "itself, single points of failure first. With --load and no --device nothing is sent; paths are then "
-        "those of the snapshot, if it has tables. The exit status is 1 if something was not read."
+        "itself, single points of failure first. With --load nothing is sent; paths are then those of the "
+        "snapshot, if it has tables. The exit status is 1 if something was not read."
     )
     optFlags = [
         ["all", "a", "Rank all switches and cables, each by itself."],
@@ -60,12 +60,14 @@ class CommandOptions(SweepOptions):
             raise usage.UsageError("expected NODE or NODE:PORT, or --all")
         if self["jobs"] and self["squeue"]:
             raise usage.UsageError("--jobs excludes --squeue")
+        if self["load"] and self["device"]:
+            raise usage.UsageError("--load excludes --device: tables of now and links of then do not match")
 
 
 async def run(reactor: Any, options: CommandOptions) -> None:
     """Run C{txrdma blast-radius}: print what is lost without the elements, or rank all."""
     jobs = await chosenJobs(reactor, options)
-    if options["load"] and not options["device"]:
+    if options["load"]:
         recording, names = recorded(options["load"]), nodeNames(options)
         fabric, linear = recording.fabric, recording.linearTables()
     else:

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from txrdma.commands.common import progress
+from txrdma.mad.layouts.smp import LinearForwardingTable
+from txrdma.sim.fabric.agents.sma import SubnetManagementAgents
 from txrdma.test.support.mad.commanding import CommandTestCase, NetFabricTestCase
 from txrdma.test.unit.fabric.test_slurmjobs import squeue
 
@@ -73,7 +75,7 @@ class BlastRadiusTests(NetFabricTestCase):
         ):
             self.printed("blast-radius", text)
             self.assertIn(why, str(self.status), text)
-        for arguments in ((), ("left", "--all"), ("--all", "--squeue", "--jobs=x")):
+        for arguments in ((), ("left", "--all"), ("--all", "--squeue", "--jobs=x"), ("--all", "--load=x")):
             self.refusedOptions("blast-radius", *arguments)
         path = Path(self.mktemp())
         path.write_text("nothing")
@@ -100,11 +102,15 @@ class BlastRadiusTests(NetFabricTestCase):
 
     def test_silent(self) -> None:
         """A switch whose table cannot be read is reported."""
-        snapshot = self.mktemp()
-        self.printed("discover", "--save", snapshot)
-        self.fabric.silence("right")
-        answer = self.answerTo("blast-radius", "left:3", "--load", snapshot)
-        self.assertEqual((answer["switchesWithoutTables"], self.status), (1, 1))
+        plain = SubnetManagementAgents.answer
+
+        def answer(agents: Any, port: Any, datagram: bytes) -> Any:
+            isTable = int.from_bytes(datagram[16:18], "big") == LinearForwardingTable.attributeID
+            return None if isTable and port.node.identifier == "right" else plain(agents, port, datagram)
+
+        self.patch(SubnetManagementAgents, "answer", answer)
+        reported = self.answerTo("blast-radius", "left:3", "-t.1")
+        self.assertEqual((reported["switchesWithoutTables"], self.status), (1, 1))
         self.assertIn("tables of 1 switches are unknown", self.complaints)
 
     def test_pauses(self) -> None:
