@@ -17,6 +17,7 @@ from txrdma.commands.common.sweeping import (
     asking,
     endWith,
     INTERRUPTED_SWEEP,
+    movedNodes,
     PartOptions,
     SweepOptions,
     swept,
@@ -146,6 +147,10 @@ async def counted(
                 raise
             fabric.problems.append(Problem(INTERRUPTED_SWEEP, "clearing", text))
             return survey.report
+    # LIDs may have been assigned anew since the sweep.
+    others = dict(await movedNodes(session, {each.node: None for each in report.ports}))
+    report.ports = [each for each in report.ports if each.node not in others]
+    report.silent += others.items()
     if report.silent:
         await session.checkLink()
     return report

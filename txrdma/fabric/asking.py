@@ -5,6 +5,7 @@ the identity of nodes that were read before.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from twisted.internet.defer import Deferred
@@ -72,12 +73,15 @@ class Asker:
         self._fabric.problems.append(Problem(kind, where, text))
 
 
-async def dropMoved(rpcs: RPCs, endPort: MADEndPort, fabric: Fabric, maxOutstanding: int) -> None:
+async def moved(
+    rpcs: RPCs, endPort: MADEndPort, nodes: Iterable[Node], maxOutstanding: int
+) -> list[tuple[Node, str]]:
     """
-    Remove the nodes of a fabric that was read before of which another node has a LID now.
+    Verify that nodes still have their LIDs.
 
-    Each becomes a problem of the fabric. Nodes that do not answer remain.
+    @return: nodes of which another one has a LID now, with a text about it; not those that do not answer.
     """
+    found: dict[Node, str] = {}
     schedule = MADSchedule(rpcs, maxOutstanding)
 
     async def ask(node: Node, lid: int) -> None:
@@ -86,10 +90,8 @@ async def dropMoved(rpcs: RPCs, endPort: MADEndPort, fabric: Fabric, maxOutstand
         except MADFailure:
             return
         if not isSame(info.encode(), node.raw):
-            fabric.nodes.pop(node.guid, None)
-            text = f"{node} is left out: node {info.nodeGUID} has its LID now"
-            fabric.problems.append(Problem("contradiction", f"lid {lid}", text))
+            found[node] = f"node {info.nodeGUID} has its LID {lid} now"
 
-    nodes = list(fabric.nodes.values())
-    lids = [(node, lid) for node in nodes for lid in {node.lid, *(port.lid for port in node.linked())} if lid]
+    lids = ((node, lid) for node in nodes for lid in {node.lid, *(port.lid for port in node.linked())} if lid)
     await schedule.run(mqueue=(ask(node, lid) for node, lid in lids))
+    return list(found.items())

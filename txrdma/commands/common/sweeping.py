@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from typing import Any, Final, TYPE_CHECKING
 
@@ -18,7 +18,7 @@ from txrdma.commands.common.session import FabricOptions, nodeNames, opened, Ses
 from txrdma.commands.common.values import count, fileName
 from txrdma.error import InvalidRequest
 from txrdma.fabric.discovery import MAX_OUTSTANDING, Sweep
-from txrdma.fabric.model import described, Fabric, Problem
+from txrdma.fabric.model import described, Fabric, Node, Problem
 from txrdma.fabric.nodenames import NodeNames
 from txrdma.fabric.recording import Recording
 from txrdma.fabric.snapshots import parseRecording, writeSnapshot
@@ -137,10 +137,9 @@ async def swept(session: Session, isPartial: bool = False, withLinks: bool = Tru
         if session.loaded is not None:
             return recalled(options, session.names, session.loaded.fabric)
         fabric = recalled(options, session.names)
-        if session.agent.port.hasSMI:
-            from txrdma.fabric.asking import dropMoved  # rarely needed
-
-            await dropMoved(session.agent, session.endPort, fabric, options["outstanding"])
+        for node, text in await movedNodes(session, fabric.nodes.values()):
+            del fabric.nodes[node.guid]
+            fabric.problems.append(Problem("contradiction", str(node), f"it is left out: {text}"))
         return fabric
     if options.get("target"):
         return await _sweptAround(session, isPartial, withLinks)
@@ -163,6 +162,15 @@ async def swept(session: Session, isPartial: bool = False, withLinks: bool = Tru
     if options["save"]:
         writeSnapshot(fabric, options["save"])
     return fabric
+
+
+async def movedNodes(session: Session, nodes: Iterable[Node]) -> list[tuple[Node, str]]:
+    """Return the nodes of which another one has a LID now; none for a snapshot, or a port without SMPs."""
+    from txrdma.fabric.asking import moved
+
+    if session.loaded is not None or not session.agent.port.hasSMI:
+        return []
+    return await moved(session.agent, session.endPort, list(nodes), session.options["outstanding"])
 
 
 def _isReported(fabric: Fabric, isPartial: bool) -> bool:

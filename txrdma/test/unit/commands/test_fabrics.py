@@ -269,7 +269,7 @@ class RoutesTests(NetFabricTestCase):
         self.fabric.node("right").setGUID(GUID.fromInt(0x77))
         self.assertEqual([each["name"] for each in self.answerTo("routes", "--load", file)], ["left"])
         self.assertEqual(self.status, 1)
-        self.assertIn("is left out: node 0000:0000:0000:0077 has its LID now", self.complaints)
+        self.assertIn("it is left out: node 0000:0000:0000:0077 has its LID", self.complaints)
         self.printed("routes", "--balance", "--load", file)
         self.assertIn("may be old", str(self.status))
 
@@ -342,12 +342,30 @@ class ErrorsTests(NetFabricTestCase):
             self.fabric.node(name).setGUID(GUID.fromInt(int(self.fabric.node(name).guid) + 0x7700))
         answer = self.answerTo("errors", "--load", path)
         self.assertEqual((answer["ports"], answer["nodesChecked"], self.status), ([], 4, 1))
-        self.assertIn("c (0000:0000:0010:0006) is left out: node ", self.complaints)
+        self.assertIn("c (0000:0000:0010:0006): it is left out: node ", self.complaints)
         self.assertEqual(
             {row["name"] for row in self.answerTo("cables", "--load", path)}, {"a", "b", "d", "right"}
         )
-        self.assertIn("is left out", self.printed("check", "--load", path))
+        self.assertIn("it is left out", self.printed("check", "--load", path))
         self.assertIn("copy the file", self.refusedOptions("nodes", "--load", path, "--save", "other"))
+
+    def test_reassigned(self) -> None:
+        """Counters are not shown under the name of a node whose LID was assigned anew since the sweep."""
+        self.fabric.setCounters("c", 1, portRcvErrors=9)
+        plain = PerformanceManagementAgents.answer
+
+        def answer(agents: Any, port: Any, datagram: bytes) -> Any:
+            if port.node.identifier == "c" and not moved:
+                moved.append(True)
+                port.node.setGUID(GUID.fromInt(int(port.node.guid) + 0x7700))
+            return plain(agents, port, datagram)
+
+        moved: list[bool] = []
+        self.patch(PerformanceManagementAgents, "answer", answer)
+        reported = self.answerTo("errors")
+        self.assertEqual((reported["ports"], self.status), ([], 1))
+        self.assertEqual([each["name"] for each in reported["silent"]], ["c"])
+        self.assertIn("has its LID", reported["silent"][0]["reason"])
 
     def test_clearInterrupted(self) -> None:
         """After Ctrl-C, counters that were cleared before are shown."""
