@@ -325,11 +325,13 @@ async def _setFDR10(session: Session, path: IBPath, port: int, isOn: bool) -> No
 async def _everywhere(session: Session) -> list[dict[str, Any]]:
     """Change all ports that have links; bring links down from the farthest to the nearest."""
     from txrdma.fabric.discovery import Sweep
+    from txrdma.fabric.health import isolation
 
     options = session.options
     changes: list[PortChange] = options["changes"]
     with ProgressBar("asking") as progress:
         fabric = await Sweep(session.agent, progress=progress).run()
+    fabric.problems += isolation(fabric)
     ports = [port for port in linkedPorts(fabric) if _isFor(port, changes)]
     if _cuts(changes):
         ports = farthestFirst(ports, isWhole=options["force"])

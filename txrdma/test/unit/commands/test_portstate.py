@@ -329,6 +329,14 @@ class EverywhereTests(SharedFabricTestCase):
         self.assertEqual([each["port"] for each in output.json if each["error"]], [None])
         self.assertIn("unreachable at DR 0,1,", output.errors)
 
+    def test_noLink(self) -> None:
+        """If the local port has no link, nothing was done anywhere else, and the status says so."""
+        self.fabric.cut("h00000")
+        self.pump(2)
+        output = self.output("portstate", "--everywhere", "arm", "--yes")
+        self.assertEqual(output.status, 1)
+        self.assertIn("no-link at h00000", output.errors)
+
     def test_mistakes(self) -> None:
         for arguments in (["--everywhere"], ["--everywhere", "lid", "7"]):
             self.assertRaises(UsageError, TxrdmaOptions().parseOptions, ["portstate", *arguments])
