@@ -69,6 +69,7 @@ async def run(reactor: Any, options: CommandOptions) -> None:
     def swept(fabric: Fabric) -> list[Finding]:
         return findings(fabric) + ([] if plan is None else list(cableFindings(fabric, plan)))
 
+    isQueried = True
     if options["load"] and not options["device"]:
         recording = recorded(options["load"])
         fabric = nodeNames(options).put(recording.fabric)
@@ -82,6 +83,7 @@ async def run(reactor: Any, options: CommandOptions) -> None:
             with endedBySignals():  # nothing waits for the reactor
                 found += await _asked(rpcs, recording.endPort, fabric, options, thresholds, count)
         else:
+            isQueried = False
             found += recordedManagers(fabric)
     else:
         with opened(reactor, options) as session:
@@ -99,7 +101,7 @@ async def run(reactor: Any, options: CommandOptions) -> None:
     elif found or not options["quiet"]:
         for each in found:
             print(f"{each.kind}: {each.where}: {each.text}")
-        print(summary(fabric, found))
+        print(summary(fabric, found) + ("" if isQueried else "; the snapshot has no tables and counters"))
     if found:
         raise SystemExit(1)
 
