@@ -37,11 +37,10 @@ async def run(reactor: Any, options: CommandOptions) -> None:
         after, names = sweeping.recorded(options["after"]).fabric, nodeNames(options)
     else:
         after, names = await sweeping.fabricOf(reactor, options)
-    isNow = not (options["after"] or options["load"])
-    if isNow and sweeping.isInterrupted(after):
+    if sweeping.isInterrupted(after):
         sweeping.printProblems(after)
         raise SystemExit(INTERRUPTED)
-    if isNow and after.isLocalOnly and not before.isLocalOnly:
+    if not (options["after"] or options["load"]) and after.isLocalOnly and not before.isLocalOnly:
         sweeping.printProblems(after)
         raise DeviceUnavailable("the local port reaches no other node: nothing was compared")
     found = differences(names.put(before), names.put(after))

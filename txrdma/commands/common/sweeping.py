@@ -263,6 +263,7 @@ def recorded(path: str) -> Recording:
         try:
             recording = parseRecording(text)
             if recording is not None:
+                recording.fabric.problems = [*map(_asRecorded, recording.fabric.problems)]
                 return recording
             from txrdma.sim.netfabrics import readFabric  # rarely needed
 
@@ -272,6 +273,13 @@ def recorded(path: str) -> Recording:
             return Recording(fabric)
         except ValueError as error:
             raise InvalidRequest(f"snapshot {path}: {error}") from error
+
+
+def _asRecorded(problem: Problem) -> Problem:
+    """Return a problem of a snapshot: not this command was interrupted, but that which has written it."""
+    if problem.kind != INTERRUPTED_SWEEP:
+        return problem
+    return Problem("incomplete", problem.where, f"it was interrupted: {problem.text}")
 
 
 def recalled(options: FabricOptions, names: NodeNames, fabric: Fabric | None = None) -> Fabric:

@@ -98,6 +98,17 @@ class SnapshotTests(CommandTestCase):
         )
         self.assertEqual(output.status, 1)
 
+    def test_partial(self) -> None:
+        """A snapshot of an interrupted sweep is incomplete; the command that reads it is not interrupted."""
+        document = json.loads(self.output("discover", "--json").out)
+        document["problems"] = [{"kind": "interrupted", "where": "the sweep", "text": "36 nodes were found"}]
+        path = Path(self.mktemp())
+        path.write_text(json.dumps(document))
+        for words in (("nodes",), ("links", "--down"), ("discover", "-f", "dot")):
+            output = self.again(words[0], str(path), *words[1:])
+            self.assertEqual(output.status, 1)
+            self.assertIn("incomplete at the sweep: it was interrupted: 36 nodes", output.errors)
+
     def test_mistakes(self) -> None:
         path = Path(self.mktemp())
         path.write_text("Switch 2\n")
