@@ -175,6 +175,11 @@ def _openStreams() -> None:
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode))
     if isinstance(sys.stdout, io.TextIOWrapper):
+        raw: object = sys.stdout.buffer
+        if isinstance(raw, io.RawIOBase) and sys.stdout is sys.__stdout__:
+            # By PYTHONUNBUFFERED: Python ignores that a pipe has taken only a part of a text.
+            encoding, errors = sys.stdout.encoding, sys.stdout.errors
+            sys.stdout = io.TextIOWrapper(io.BufferedWriter(raw), encoding, errors, line_buffering=True)
         sys.stdout.reconfigure(errors="backslashreplace")
     if isinstance(sys.stderr, io.TextIOWrapper) and sys.stderr is sys.__stderr__:  # so its buffer stays open
         sys.stderr = _Errors(sys.stderr.buffer, sys.stderr.encoding, sys.stderr.errors, line_buffering=True)

@@ -379,6 +379,17 @@ class DevicesTests(SynchronousTestCase):
                 os.close(writing)
             self.assertEqual((done.returncode, done.stderr), (OUTPUT_CUT, ""))
 
+    def test_cutOutput(self) -> None:
+        """A pipe that is closed while a long text is written is recognized, also without Python's buffers."""
+        for unbuffered in ("", "1"):
+            arguments = [sys.executable, "-m", "txrdma", "discover", "-d", "sim:fattree:256"]
+            environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+            with subprocess.Popen(arguments, stdout=subprocess.PIPE, env=environment) as process:
+                assert process.stdout is not None
+                self.assertEqual(process.stdout.read(1), b"#")
+                process.stdout.close()
+                self.assertEqual(process.wait(60), OUTPUT_CUT)
+
     def test_closedErrors(self) -> None:
         """A closed standard error changes neither the output nor the exit status."""
         path: str = self.mktemp()
