@@ -401,7 +401,7 @@ class CounterSurvey:
             names = DATA_COUNTERS + (UNICAST_COUNTERS if wide is not None and able.hasCasts else ())
             counted.data = {name: getattr(wide or plain, name) for name in names}
         if self._withDetails and counted.errors:
-            counted.details = await self._details(number, path)
+            counted.details = await self._details(node, number, path)
         return counted
 
     async def _wide(self, number: int, path: IBPath) -> PortCountersExtended | None:
@@ -411,13 +411,17 @@ class CounterSurvey:
         except MADError:
             return None
 
-    async def _details(self, number: int, path: IBPath) -> dict[str, int]:
+    async def _details(self, node: Node, number: int, path: IBPath) -> dict[str, int]:
         """Query the nonzero causes of errors and discards; an empty dictionary without these attributes."""
         found: dict[str, int] = {}
         for kind in (PortRcvErrorDetails, PortXmitDiscardDetails):
             try:
                 answer = await self._rpcs.PerformanceGet(kind(portSelect=number), path)
-            except MADFailure:
+            except MADError:
+                continue
+            except MADFailure as error:
+                whose = "all ports" if number == ALL_PORTS else f"port {number}"
+                self.report.silent.append((node, f"{whose}: {kind.__name__}: {error}"))
                 continue
             names = (each.name for each in kind.fields if each.name.startswith("port"))
             values = ((name, getattr(answer, name)) for name in names if name != "portSelect")

@@ -17,6 +17,7 @@ from txrdma.iba.path import IBPath
 from txrdma.iba.types import GUID, LID
 from txrdma.kit.rawfields import poke
 from txrdma.mad.agent import MADAgent
+from txrdma.mad.layouts.pma import PortRcvErrorDetails
 from txrdma.mad.layouts.smp import (
     LinearForwardingTable,
     MulticastForwardingTable,
@@ -325,6 +326,20 @@ class ErrorsTests(NetFabricTestCase):
         self.assertEqual(
             next(each for each in again["ports"] if each["name"] == "c")["data"]["portRcvData"], 0
         )
+
+    def test_unreadDetails(self) -> None:
+        """Causes of errors that a node does not return are reported, with the errors."""
+        self.fabric.setCounters("c", 1, portRcvErrors=9, portMalformedPacketErrors=9)
+        plain = PerformanceManagementAgents.answer
+
+        def answer(agents: Any, port: Any, datagram: bytes) -> Any:
+            isUnread = int.from_bytes(datagram[16:18], "big") == PortRcvErrorDetails.attributeID
+            return None if isUnread else plain(agents, port, datagram)
+
+        self.patch(PerformanceManagementAgents, "answer", answer)
+        reported = self.answerTo("errors", "--details", "-t.1")
+        self.assertEqual([port["errors"] for port in reported["ports"]], [{"portRcvErrors": 9}])
+        self.assertIn("port 1: PortRcvErrorDetails: ", reported["silent"][0]["reason"])
 
     def test_clearUnread(self) -> None:
         """Counters that are not read are not cleared, nor those of nodes that had other LIDs."""
