@@ -7,7 +7,7 @@ from typing import Any
 from txrdma.commands.common.progress import ProgressBar
 from txrdma.commands.common.rows import printRows
 from txrdma.commands.common.session import TARGET
-from txrdma.commands.common.sweeping import asking, endWith, PartOptions, swept
+from txrdma.commands.common.sweeping import asking, dropMoved, endWith, PartOptions, swept
 from txrdma.fabric.cables import CABLE_COLUMNS, cablePorts, cableRow
 from txrdma.fabric.inventory import cablesOf
 
@@ -39,10 +39,12 @@ async def run(reactor: Any, options: CommandOptions) -> None:
             cables = await cablesOf(
                 *(session.readings, session.endPort, nodes, options["outstanding"], progress, fabric.problems)
             )
+        known = {guid: None for guid, _number in cables}
+        await dropMoved(session, fabric, known)  # LIDs may have been assigned anew since the sweep
     rows = [
         cableRow(port, cable, lambda node: names.name(node.guid, node.description))
         for port in cablePorts(nodes)
-        for cable in [cables.get((port.node.guid, port.number))]
+        for cable in [cables.get((port.node.guid, port.number)) if port.node.guid in known else None]
         if cable is not None or not options["known"]
     ]
     printRows(CABLE_COLUMNS, rows, options)

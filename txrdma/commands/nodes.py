@@ -8,7 +8,7 @@ from twisted.python import usage
 
 from txrdma.commands.common.rows import hexGUID, printJSON, printRows, showRows
 from txrdma.commands.common.session import opened, TARGET
-from txrdma.commands.common.sweeping import endWith, fabricOf, PartOptions, swept
+from txrdma.commands.common.sweeping import dropMoved, endWith, fabricOf, PartOptions, swept
 from txrdma.fabric.inventory import firmwares, INVENTORY, inventoryRow
 from txrdma.fabric.model import Fabric, Node
 from txrdma.fabric.snapshots import nodeDict
@@ -76,6 +76,7 @@ async def _inventory(reactor: Any, options: CommandOptions) -> None:
         firmware = await firmwares(
             *(session.agent, session.endPort, nodes, options["outstanding"], fabric.problems)
         )
+        await dropMoved(session, fabric, firmware)  # LIDs may have been assigned anew since the sweep
     rows = [inventoryRow(node, firmware.get(node.guid)) for node in nodes]
     printRows(INVENTORY, rows, options)
     endWith(fabric)

@@ -25,6 +25,7 @@ from txrdma.fabric.snapshots import parseRecording, writeSnapshot
 from txrdma.fabric.sweepbounds import MOST_HOPS, MOST_NODES
 from txrdma.fabric.texts import readText
 from txrdma.iba.path import IBDRPath
+from txrdma.iba.types import GUID
 
 if TYPE_CHECKING:
     from txrdma.fabric.lidsweep import LIDSweep
@@ -137,9 +138,7 @@ async def swept(session: Session, isPartial: bool = False, withLinks: bool = Tru
         if session.loaded is not None:
             return recalled(options, session.names, session.loaded.fabric)
         fabric = recalled(options, session.names)
-        for node, text in await movedNodes(session, fabric.nodes.values()):
-            del fabric.nodes[node.guid]
-            fabric.problems.append(Problem("contradiction", str(node), f"it is left out: {text}"))
+        await dropMoved(session, fabric, fabric.nodes)
         return fabric
     if options.get("target"):
         return await _sweptAround(session, isPartial, withLinks)
@@ -171,6 +170,13 @@ async def movedNodes(session: Session, nodes: Iterable[Node]) -> list[tuple[Node
     if session.loaded is not None or not session.agent.port.hasSMI:
         return []
     return await moved(session.agent, session.endPort, list(nodes), session.options["outstanding"])
+
+
+async def dropMoved(session: Session, fabric: Fabric, read: dict[GUID, Any]) -> None:
+    """Remove what was read of nodes whose LIDs others have now; each of these is a problem of the fabric."""
+    for node, text in await movedNodes(session, [fabric.nodes[guid] for guid in read]):
+        del read[node.guid]
+        fabric.problems.append(Problem("contradiction", str(node), f"it is left out: {text}"))
 
 
 def _isReported(fabric: Fabric, isPartial: bool) -> bool:

@@ -109,6 +109,22 @@ class NodesTests(NetFabricTestCase):
         self.assertEqual(self.status, 1)
         self.assertIn("unreachable at DR 0,1,", self.complaints)
 
+    def test_reassigned(self) -> None:
+        """Cables and firmware of another node that got the LID since the sweep are not shown."""
+        self.fabric.haveModule("left", 3)
+
+        def answer(port: Any, datagram: bytes) -> Any:
+            if port.node.identifier == "left":
+                port.node.setGUID(GUID.fromInt(int(port.node.guid) + 1))
+            return answerVendor(port, datagram)
+
+        self.patch(wire, "answerVendor", answer)
+        for words in (("cables", "--known"), ("nodes", "--inventory", "--switches")):
+            found = self.answerTo(*words)
+            self.assertEqual({row.get("serial") for row in found} - {None}, set(), words)
+            self.assertEqual(self.status, 1)
+            self.assertIn("it is left out: node ", self.complaints)
+
 
 class LinksTests(NetFabricTestCase):
     def test_once(self) -> None:
