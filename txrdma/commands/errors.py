@@ -131,6 +131,10 @@ async def counted(
 
     After an interruption, counters that were cleared are returned, and the fabric has a problem.
     """
+    wanted = list(fabric.nodes.values() if nodes is None else nodes)
+    isClearing = bool(options.get("clear"))
+    # LIDs may have been assigned anew since the sweep.
+    others = dict(await movedNodes(session, wanted)) if isClearing else {}
     with ProgressBar("asking for counters") as progress:
         survey = CounterSurvey(
             *(session.readings, session.endPort, thresholds),
@@ -139,17 +143,17 @@ async def counted(
             **options,
         )
         try:
-            report = await survey.run(fabric.nodes.values() if nodes is None else nodes)
+            report = await survey.run(node for node in wanted if node not in others)
         except CancelledError:
             text = f"the counters of {survey.done} nodes were read before"
-            if not options.get("clear"):
+            if not isClearing:
                 print(f"{INTERRUPTED_SWEEP}: {text}; they are not shown", file=sys.stderr)
                 raise
             fabric.problems.append(Problem(INTERRUPTED_SWEEP, "clearing", text))
             return survey.report
-    # LIDs may have been assigned anew since the sweep.
-    others = dict(await movedNodes(session, {each.node: None for each in report.ports}))
-    report.ports = [each for each in report.ports if each.node not in others]
+    if not isClearing:
+        others = dict(await movedNodes(session, {each.node: None for each in report.ports}))
+        report.ports = [each for each in report.ports if each.node not in others]
     report.silent += others.items()
     if report.silent:
         await session.checkLink()

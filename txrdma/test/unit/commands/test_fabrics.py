@@ -17,6 +17,7 @@ from txrdma.iba.path import IBPath
 from txrdma.iba.types import GUID, LID
 from txrdma.kit.rawfields import poke
 from txrdma.mad.agent import MADAgent
+from txrdma.mad.layouts.attributes import ManagementClass
 from txrdma.mad.layouts.pma import PortRcvErrorDetails
 from txrdma.mad.layouts.smp import (
     LinearForwardingTable,
@@ -397,6 +398,23 @@ class ErrorsTests(NetFabricTestCase):
         self.assertEqual((reported["ports"], self.status), ([], 1))
         self.assertEqual([each["name"] for each in reported["silent"]], ["c"])
         self.assertIn("has its LID", reported["silent"][0]["reason"])
+
+    def test_clearReassigned(self) -> None:
+        """Counters of a node that got the LID since the sweep are not cleared."""
+        self.fabric.setCounters("c", 1, portRcvErrors=9)
+        plain = SubnetManagementAgents.answer
+
+        def answer(agents: Any, port: Any, datagram: bytes) -> Any:
+            if port.node.identifier == "c" and datagram[1] == ManagementClass.SUBN_LID:
+                port.node.setGUID(GUID.fromInt(0x77))
+            return plain(agents, port, datagram)
+
+        self.patch(SubnetManagementAgents, "answer", answer)
+        reported = self.answerTo("errors", "--clear", "--yes")
+        self.assertEqual([each["name"] for each in reported["silent"]], ["c"])
+        self.assertEqual(
+            [port["errors"] for port in self.answerTo("errors")["ports"]], [{"portRcvErrors": 9}]
+        )
 
     def test_clearInterrupted(self) -> None:
         """After Ctrl-C, counters that were cleared before are shown."""
