@@ -72,6 +72,7 @@ class MirageTests(PollerTestCase):
         self.assertEqual(list(self.poller.findings.log.open), [])
         self.assertEqual(self.names(), HONEST)
 
+    @slow("it sweeps many invented switches")
     def test_ownLink(self) -> None:
         """After the local link was down, counters are read again although sweeps are not complete."""
         self.poller.start()
