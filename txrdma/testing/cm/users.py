@@ -99,10 +99,11 @@ class User:
     @ivar isEnding: whether it has closed the connection or its write side; C{hasClosed}: the connection,
         before the transport did so as the peer has ended; C{isBroken}: whether data of either end may be
         lost.
+    @cvar isStream: whether it has a stream; C{hasTLS}: whether the stream is encrypted.
     """
 
     transport: Any = None
-    isStream = False
+    isStream = hasTLS = False
 
     def __init__(self, connection: Any, host: Host, end: int, terms: EndPlan) -> None:
         """@param connection: of L{txrdma.testing.cm.scenario}, which imports this module."""
@@ -264,11 +265,20 @@ class User:
             self.write(plan)
 
     def _trickle(self, plan: ActPlan, left: int) -> None:
-        """Write in each of the next iterations, so that each write is a message of its own."""
+        """
+        Write in each of the next iterations, so that each write is a message of its own, until the producer
+        raises an exception in C{pauseProducing}.
+        """
         self.isTrickling = left > 0 and self.isOpen
         if self.isTrickling:
-            self.write(replace(plan, size=min(plan.size, 60)))
-            self.host.callSteadily(1e-6, lambda: self._trickle(plan, left - 1))
+            try:
+                self.write(replace(plan, size=min(plan.size, 60)))
+            except Exception as error:
+                self.isTrickling = False
+                if not self.scenario.caught(error):
+                    raise
+            else:
+                self.host.callSteadily(1e-6, lambda: self._trickle(plan, left - 1))
 
     def _produce(self, plan: ActPlan) -> None:
         if self.producer is None:
@@ -506,11 +516,9 @@ class StreamUser(User, Protocol):
         C{received}: number of received bytes.
     @ivar stored: number of bytes that the peer has written to this end's memory.
     @ivar sawEnd: whether C{readConnectionLost} was called.
-    @cvar hasTLS: whether the stream is encrypted.
     """
 
     isStream = True
-    hasTLS = False
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -897,7 +905,9 @@ class Producer:
 
     def pauseProducing(self) -> None:
         self.isPaused = True
-        self._user.require(self.isPush and not self.isOver, "a producer is paused")
+        # Twisted's TLS writes what waits for its handshake when the transport is lost, also over TCP.
+        mayPause = not self.isOver or self._user.hasTLS
+        self._user.require(self.isPush and mayPause, "a producer is paused")
         self._user.react(When.PAUSE)
 
     def stopProducing(self) -> None:
