@@ -67,7 +67,9 @@ ROWS: Final = {
 
 def run(calls: Iterable[Sequence[str]], rich: str = "without", columns: int = 200) -> list[list[Any]]:
     """Return exit status, output and errors of each command on a terminal of this width."""
-    settings: dict[str, Any] = {"env": {**os.environ, "COLUMNS": str(columns)}, "timeout": 250}
+    # Without buffers, a command replaces standard output, and with it what makes it a terminal here.
+    environment = {**os.environ, "COLUMNS": str(columns), "PYTHONUNBUFFERED": ""}
+    settings: dict[str, Any] = {"env": environment, "timeout": 250}
     command = [sys.executable, "-c", RUN, rich, json.dumps([*calls])]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, **settings)
     found: list[list[Any]] = json.loads(done.stdout)
