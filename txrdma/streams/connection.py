@@ -352,6 +352,8 @@ class StreamConnection(Generic[CoreT, CarrierT]):
             return
         if self.isEnding:
             self._maybeEndWriting(core)
+        if self._core is not core:
+            return  # the program has lost the connection in a callback
         self._send(core, transport)
         front = self._front
         if self._mustFlush and not core.backlog and front is not None:
@@ -360,7 +362,10 @@ class StreamConnection(Generic[CoreT, CarrierT]):
                 callWithContext(self.context, front.flushed)
             elif not self.isEnding:
                 return
-            self._maybeEndWriting(core)  # the producer may have unregistered
+            if self._core is core:
+                self._maybeEndWriting(core)  # the producer may have unregistered
+            if self._core is not core:
+                return  # as above
             self._send(core, transport)
             if self._mustFlush and not core.backlog:
                 self._schedule()  # the producer has written: resume it in the next reactor iteration
