@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import count
-from typing import Any, Generic
+from typing import Any, Generic, TypeVar
 
 from zope.interface import implementer
 
@@ -33,6 +33,8 @@ from txrdma.streams.connection import Declining, MessageEndT, MessageStreamTrans
 from txrdma.streams.transport import Address, logName, streamAddress
 
 _log = Logger()
+
+_T = TypeVar("_T")
 
 
 @implementer(IMessageProtocolFactory)
@@ -64,7 +66,19 @@ class StreamAttempt(Generic[MessageEndT]):
         except Exception:
             return fail()
         connecting = maybeDeferred(endpoint.connect, self).addCallback(self._started).addErrback(self.failed)
-        return wrapped(connecting, lambda made: cancellable(made, ConnectingCancelledError(destination)))
+        made = wrapped(connecting, lambda made: cancellable(made, ConnectingCancelledError(destination)))
+        connecting.addBoth(self._stopped)
+        return made
+
+    def _stopped(self, result: _T) -> _T:
+        """
+        Stop the factory of a failed attempt, after its result as over TCP: C{stopFactory} may cancel it.
+
+        The factory of a connection that C{connectionMade} has cancelled is stopped at its end.
+        """
+        if not self._isConnected:
+            self.ended()
+        return result
 
     def buildProtocol(self, peer: MessageAddress) -> MessageEndT:
         """Make the protocol of the stream; return the stream, which is the message protocol."""
@@ -96,13 +110,7 @@ class StreamAttempt(Generic[MessageEndT]):
             self._factory.doStop()
 
     def failed(self, failure: Failure) -> Failure:
-        """
-        Return the failure as the TCP endpoints report it.
-
-        Stops the factory, unless the connection that C{connectionMade} has cancelled does so at its end.
-        """
-        if not self._isConnected:
-            self.ended()
+        """Return the failure as the TCP endpoints report it."""
         error = failure.value
         known = None if error is None else self.known(error)
         if known is None and isinstance(error, (RDMAError, ValueError)):

@@ -187,6 +187,7 @@ class StreamContract(Base):
         refusing.buildProtocol = _refuse  # type: ignore[method-assign]  # so does this
         endpoint = clientFromString(reactor, self.clientString(self.ports[-1].getHost().port))
         await self.assertFailure(endpoint.connect(refusing), NoProtocol)
+        await deferLater(reactor, 0)  # as over TCP, the factory is stopped after the result
         self.assertEqual((refusing.starts, refusing.stops), (1, 1))
 
     async def test_raisesWhenMade(self) -> None:
@@ -235,6 +236,7 @@ class StreamContract(Base):
         failing = Recorders(Unnamed)
         endpoint = clientFromString(reactor, self.clientString(self.ports[-1].getHost().port))
         await self.assertFailure(endpoint.connect(failing), ZeroDivisionError)
+        await deferLater(reactor, 0)
         self.assertEqual((failing.starts, failing.stops), (1, 1))
         await (await there).lost
 

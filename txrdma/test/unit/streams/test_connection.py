@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
 from zope.interface import alsoProvides
 
 from twisted.internet.address import IPv4Address
+from twisted.internet.defer import Deferred, fail
 from twisted.internet.error import ConnectError, ConnectionAborted, ConnectionDone, ConnectionLost
 from twisted.internet.interfaces import IReactorCore, ITransport
 from twisted.internet.protocol import Factory
@@ -126,6 +128,20 @@ class EndTests(SynchronousTestCase):
                 self.assertIs(self.protocol.reason.type, ConnectionLost)
         texts = [text for text in map(formatEvent, logs) if "violated the protocol" in text]
         self.assertEqual(len(texts), 1)
+
+    def test_producerLosesConnection(self) -> None:
+        """Nothing is sent after the connection was lost while the producer was resumed."""
+
+        def resume() -> None:
+            self.protocol.transport.write(b"the rest")
+            self.end.lose(ConnectionLost())
+
+        self.protocol.transport.registerProducer(Mock(resumeProducing=resume), True)
+        self.protocol.transport.write(bytes(100_000))
+        self.clock.advance(0)
+        self.assertEqual(sum(len(data) for data, _immediate in self.end.sent), 100_000)
+        self.clock.advance(0)
+        self.assertIs(self.protocol.reason.type, ConnectionLost)
 
     def test_interruptedStart(self) -> None:
         """A stream ends although an exception has interrupted its start."""
@@ -400,20 +416,28 @@ class EndTests(SynchronousTestCase):
 
 
 class AttemptTests(SynchronousTestCase):
-    """A client's factory whose C{stopFactory} raises."""
+    """The factory of a client whose C{stopFactory} raises, or cancels the attempt."""
 
     def setUp(self) -> None:
-        class Raising(Factory):
+        class Stopping(Factory):
             noisy = False
 
-            def stopFactory(self) -> None:
-                raise RuntimeError("stopFactory")
+            def stopFactory(factory) -> None:  # of the test, below
+                self.stopFactory()
 
-        factory = Raising()
-        factory.doStart()
-        self.attempt: StreamAttempt[End] = StreamAttempt(factory)
+        self.factory = Stopping()
+        self.attempt: StreamAttempt[End] = StreamAttempt(self.factory)
+
+    def stopFactory(self) -> None:
+        raise RuntimeError("stopFactory")
+
+    def connect(self, answer: Deferred[Any]) -> Deferred[Any]:
+        """Begin an attempt with this answer of its endpoint."""
+        endpoint: Any = SimpleNamespace(connect=lambda factory: answer)
+        return self.attempt.connect(endpoint, None)
 
     def test_raisingStopFactoryDoesNotDelayEnd(self) -> None:
+        self.factory.doStart()
         clock = ReactorClock()
         end = End(clock, True, lambda end: StreamTransport(end, end, Recorder(), "test"), self.attempt.ended)
         end.begin(ByteStream())
@@ -425,9 +449,17 @@ class AttemptTests(SynchronousTestCase):
         self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
 
     def test_attemptFailsWithConnectionsError(self) -> None:
-        failure = self.attempt.failed(Failure(DeviceUnavailable("no answer")))
-        self.assertIs(failure.type, ConnectError)
+        self.failureResultOf(self.connect(fail(DeviceUnavailable("no answer"))), ConnectError)
         self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
+
+    def test_stopFactoryCancelsFailedAttempt(self) -> None:
+        """The attempt fails with its own error, as over TCP: C{stopFactory} is called after that."""
+        answer: Deferred[Any] = Deferred()
+        connecting = self.connect(answer)
+        self.patch(self, "stopFactory", connecting.cancel)
+        answer.errback(ZeroDivisionError())
+        self.failureResultOf(connecting, ZeroDivisionError)
+        self.assertEqual(self.factory.numPorts, 0)
 
 
 class PortTests(SynchronousTestCase):
