@@ -77,12 +77,17 @@ class _Ibsim:
             content = PKeyTable(pkeys=(0xFFFF, *(0 for _ in range(31)))).encode()
         return content.ljust(64, b"\0")
 
+    def finish(self) -> None:
+        """End the thread when it has handled all messages."""
+        if self._thread.is_alive():
+            ending = _socket.socket(_socket.AF_UNIX, _socket.SOCK_DGRAM)
+            ending.sendto(b"", f"\0{self._base}:ctl\0")
+            ending.close()
+            self._thread.join()
+
     def stop(self) -> None:
         """End the thread, and close the sockets."""
-        ending = _socket.socket(_socket.AF_UNIX, _socket.SOCK_DGRAM)
-        ending.sendto(b"", f"\0{self._base}:ctl\0")
-        ending.close()
-        self._thread.join()
+        self.finish()
         for each in (self._control, *self._outputs):
             each.close()
 
@@ -136,4 +141,5 @@ class IbsimTests(PortCase):
     async def test_each(self) -> None:
         """A call that fails ends the opening with an error of txrdma, or is repeated, and leaves nothing."""
         await self.check(15)
+        self.fabric.finish()
         self.assertLessEqual(len(self.fabric.clients), 2)  # of ends whose DISCONNECT could not be sent
