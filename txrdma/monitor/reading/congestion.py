@@ -7,7 +7,7 @@ annex A10.6.1 (PortRcvConCtrl). All of them are optional; few ports wait, so the
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from txrdma.fabric.congestion import CONGESTED, CreditWait, waitShare
@@ -43,35 +43,38 @@ class CongestionReader:
         self._marks: dict[PortKey, tuple[int, int, int]] = {}
         self._unable: set[tuple[GUID, type[Any]]] = set()
 
-    def retain(self, known: Collection[GUID]) -> None:
-        """Forget nodes that are no longer in the fabric: they may return with other firmware."""
+    def retain(self, known: Mapping[GUID, Node]) -> None:
+        """
+        Forget nodes that are no longer in the fabric, which may return with other firmware, and what was read
+        from ports that have no link any more.
+        """
+
+        def isLinked(portKey: PortKey) -> bool:
+            guid, number = portKey
+            port = known[guid].known(number) if guid in known else None
+            return port is not None and port.peer is not None
+
         self._unable = {one for one in self._unable if one[0] in known}
         self._ticks = {guid: tick for guid, tick in self._ticks.items() if guid in known}
-        self._marks = {portKey: one for portKey, one in self._marks.items() if portKey[0] in known}
-        self.full = {portKey for portKey in self.full if portKey[0] in known}
-        self.waits = {portKey: wait for portKey, wait in self.waits.items() if portKey[0] in known}
+        self._marks = {portKey: one for portKey, one in self._marks.items() if isLinked(portKey)}
+        self.full = set(filter(isLinked, self.full))
+        self.waits = {portKey: wait for portKey, wait in self.waits.items() if isLinked(portKey)}
 
     def wait(self, portKey: PortKey) -> CreditWait | None:
-        """Return how long a port waits; None if it does not wait, or did not answer when it was read last."""
+        """
+        Return for how long a port waits for credits; None if it does not wait, or if it did not answer the
+        last reading.
+        """
         meter = self._meters.get(portKey)
         return None if meter is None or meter.isSilent else self.waits.get(portKey)
 
     def current(self) -> dict[PortKey, CreditWait]:
-        """Return L{wait} of all ports that wait."""
+        """Return the ports that wait for credits and answered the last reading, with L{wait} of each."""
         known = ((portKey, self.wait(portKey)) for portKey in list(self.waits))
         return {portKey: wait for portKey, wait in known if wait is not None}
 
     def isWanted(self, node: Node) -> bool:
-        """
-        Return whether ports of a node or their peers wait, or waited at the last reading; forget those
-        without a link.
-        """
-        for port in node.ports.values():
-            if port.peer is None:
-                portKey = (node.guid, port.number)
-                self.full.discard(portKey)
-                self.waits.pop(portKey, None)
-                self._marks.pop(portKey, None)
+        """Return whether ports of a node or their peers wait, or waited at the last reading."""
         wanted = [
             self._ticksOf(port) or self._isPeerCongested(port) or (node.guid, port.number) in self.waits
             for port in node.linked()
