@@ -82,46 +82,35 @@ class ShowingTests(SynchronousTestCase):
         (entry,) = rates.since([self.entry(5)], 14.0)
         self.assertEqual((entry["counters"]["REQ"]["sent"], entry["seconds"]), (3.0, 4.0))
 
-    def test_summedRates(self) -> None:
-        """The sum of rates is neither raised by a process that begins, nor lowered by one that ends."""
-        clock = Clock()
-        one, two, three = (self.entry(factor) for factor in (1, 3, 100))
-        reports = iter(([one, three | {"pid": 2}], [two, three | {"pid": 3}], [two, three | {"pid": 3}]))
+    def watched(self, *answers: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+        """Return what --watch --json prints after each of three rounds of answers."""
+        clock: Any = Clock()
+        rounds = iter(answers)
 
         async def askAll(namespace: str, reactor: object, timeout: float) -> list[dict[str, Any]]:
-            return next(reports)
+            return next(rounds)
 
         self.patch(_watching, "askAll", askAll)
         options: Any = {"json": True, "watch": True, "interval": 2, "timeout": 3.0}
-        reactor: Any = clock
         self.patch(sys, "stdout", out := io.StringIO())
         watching = Deferred.fromCoroutine(
-            _watching.watch(reactor, options, "txrdma/test", list, countersTable, "", withSums)
+            _watching.watch(clock, options, "txrdma/test", list, countersTable, "", withSums)
         )
         clock.pump((2, 2))
         watching.cancel()
         self.failureResultOf(watching)
-        _first, second, third = map(json.loads, out.getvalue().splitlines())
+        return [json.loads(line) for line in out.getvalue().splitlines()]
+
+    def test_summedRates(self) -> None:
+        """The sum of rates is neither raised by a process that begins, nor lowered by one that ends."""
+        one, two, three = (self.entry(factor) for factor in (1, 3, 100))
+        _first, second, third = self.watched(
+            *([one, three | {"pid": 2}], [two, three | {"pid": 3}], [two, three | {"pid": 3}])
+        )
         self.assertEqual([each["counters"]["REQ"]["sent"] for each in second], [3.0])
         self.assertEqual([(each["pid"], each["counters"]["REQ"]["sent"]) for each in third][-1], (ALL, 0.0))
 
     def test_firstTotalsThenRates(self) -> None:
-        clock = Clock()
-        counts = iter((1, 5, 5))
-
-        async def askAll(namespace: str, reactor: object, timeout: float) -> list[dict[str, Any]]:
-            return [self.entry(next(counts))]
-
-        self.patch(_watching, "askAll", askAll)
-        options: Any = {"json": True, "watch": True, "interval": 2, "timeout": 3.0}
-        reactor: Any = clock
-        self.patch(sys, "stdout", out := io.StringIO())
-        watching = Deferred.fromCoroutine(
-            _watching.watch(reactor, options, "txrdma/test", list, countersTable, "", withSums)
-        )
-        clock.pump((2, 2))
-        watching.cancel()
-        self.failureResultOf(watching)
-        reports = [json.loads(line) for line in out.getvalue().splitlines()]
+        reports = self.watched(*([self.entry(count)] for count in (1, 5, 5)))
         sent = [entry["counters"]["REQ"]["sent"] for (entry,) in reports]
         self.assertEqual(sent, [self.entry(1)["counters"]["REQ"]["sent"], 6.0, 0.0])
