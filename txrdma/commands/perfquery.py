@@ -236,14 +236,14 @@ class Reading:
     failures: dict[int, MADFailure] = field(default_factory=dict)
 
     async def fail(self, session: Session, counted: CounterSource) -> None:
-        """Raise the first failure."""
+        """Raise the error of the first port that was not read, or not cleared."""
         error = next(self.failures[port] for port in counted.ports if port in self.failures)
         if isinstance(error, MADError):
             await session.checkPorts(counted.path, counted.ports, error)
         raise error
 
     def text(self, counted: CounterSource) -> Iterator[str]:
-        """Return a line for each reason of failures, with the ports."""
+        """Return why ports were not read or not cleared: a line for each reason, with its ports."""
         for text in dict.fromkeys(map(str, self.failures.values())):
             ports = [port for port, error in sorted(self.failures.items()) if str(error) == text]
             which = f" port {', '.join(map(str, ports))}" if len(counted.ports) > 1 else ""

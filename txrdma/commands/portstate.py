@@ -47,13 +47,16 @@ _SHOWN: Final = (
 
 _TRIES: Final = 10
 _PAUSE_SECONDS: Final = 0.1
-"""Number of reads of a port until it has a new state, and the pauses between them."""
+"""Most reads of a port until it has the state that was set, and the pause between two of them."""
 
 _REACHED: Final = {
     "ARMED": (PortState.ARMED, PortState.ACTIVE),  # an SM may activate it at once
     "ACTIVE": (PortState.ACTIVE,),
 }
-"""States of a link after those that were set; after DOWN, it is trained again."""
+"""
+The states in which a port has reached the state that was set. There are none for DOWN: the link is trained
+again at once.
+"""
 
 _RARE: Final = ("linkSpeedExtSupported2", "linkSpeedExtEnabled2", "linkSpeedExtActive2")
 """Fields of PortInfo that are printed only for ports that support XDR."""

@@ -68,7 +68,7 @@ def differences(before: Fabric, after: Fabric) -> list[Difference]:
 
 
 def _unread(one: Fabric, other: Fabric) -> set[GUID]:
-    """Return the nodes of a fabric that another one may lack only because they were not read."""
+    """Return the nodes that a second snapshot lacks, but perhaps only because it has not read them."""
 
     def absentPeers(node: Node) -> list[Node]:
         return [peer for peer in node.peers() if peer.guid not in other.nodes]
@@ -83,12 +83,12 @@ def _unread(one: Fabric, other: Fabric) -> set[GUID]:
 
 
 def _isUnread(port: Port) -> bool:
-    """Return whether a port may have a link, of which the other end was not read."""
+    """Return whether it is unknown what a port is linked to: its link is up, or its state was not read."""
     return port.peer is None and (hasLink(port) or not port.raw)
 
 
 def _mayBeIn(fabric: Fabric, link: tuple[Port, Port], unread: set[GUID]) -> bool:
-    """Return whether a fabric may lack a link only because it was not read."""
+    """Return whether a snapshot lacks a link perhaps only because the ends were not read."""
     known = [port for end in link if (port := fabric.portAt(end.node.guid, end.number)) is not None]
     absent = {end.node.guid for end in link} - fabric.nodes.keys()
     return absent <= unread and all(map(_isUnread, known))

@@ -192,7 +192,7 @@ def _identifierFindings(fabric: Fabric) -> Iterator[Finding | None]:
 
 
 def _rank(port: Port) -> tuple[bytes, int]:
-    """Return the sort key of ports with one identifier: the order in which a sweep finds them varies."""
+    """Return a sort key for ports that share an identifier, since sweeps find ports in varying order."""
     return port.node.guid.raw, port.number
 
 

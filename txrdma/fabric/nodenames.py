@@ -76,7 +76,7 @@ def _named(entry: str) -> str | None:
 
 
 def quotable(name: str) -> str:
-    """Return a name for a text in which it is quoted, and which has no escapes: C{"} becomes C{'}."""
+    """Return a name without C{"}, for files that quote names and have no escapes: C{'} replaces it."""
     return name.replace('"', "'")
 
 

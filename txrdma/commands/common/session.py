@@ -107,7 +107,10 @@ class Session:
 
     @property
     def readings(self) -> RPCs:
-        """Makes queries by LIDs for tables and counters; of a snapshot, only with answers that it has."""
+        """
+        What sends queries for tables and counters. For a snapshot, its file answers, and queries fail whose
+        answers it does not have.
+        """
         from txrdma.fabric.recording import RecordedRPCs
 
         return self.rpcs if self.loaded is None else RecordedRPCs(self.loaded)

@@ -282,7 +282,10 @@ def recorded(path: str) -> Recording:
 
 
 def _asRecorded(problem: Problem) -> Problem:
-    """Return a problem of a snapshot: not this command was interrupted, but that which has written it."""
+    """
+    Return a problem that a snapshot has recorded, as this command reports it: if a sweep was interrupted, it
+    was that of the command that wrote the snapshot.
+    """
     if problem.kind != INTERRUPTED_SWEEP:
         return problem
     return Problem("incomplete", problem.where, f"it was interrupted: {problem.text}")

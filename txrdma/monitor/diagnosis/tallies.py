@@ -101,7 +101,7 @@ class Tallies(Generic[Key]):
         self._tallies: dict[tuple[Key, str, float], Tally] = {}
 
     def change(self, limits: Iterable[TallyLimit]) -> None:
-        """Replace the limits; sums within windows that remain are retained."""
+        """Replace the limits. Sums are retained if a new limit has the same counter and window."""
         self._limits.clear()
         self._windows.clear()
         for limit in limits:

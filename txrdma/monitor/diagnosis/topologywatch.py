@@ -271,8 +271,8 @@ class TopologyWatch:
         before, self._unreached = self._unreached, set(hung)
         self._hung = {guid: ports for guid, ports in hung.items() if guid in before or str(guid) in silent}
 
-    def isHungLost(self) -> bool:
-        """Return whether a node that sweeps did not reach has lost a link since, so that it may be gone."""
+    def hasLostSilentNode(self) -> bool:
+        """Return whether a node that did not answer two sweeps has lost a link since, and may be gone."""
         return any(not hasLink(port) for ports in self._hung.values() for port in ports)
 
     def missingAt(self) -> dict[PortKey, Link]:

@@ -599,7 +599,7 @@ class FabricPoller:
         if self.fabric is not fabric or self.diagnosis.isResuming:  # a sweep has seen it, or will
             return
         now = self._reactor.seconds()
-        if refresh.changed and self.topologyWatch.isHungLost():
+        if refresh.changed and self.topologyWatch.hasLostSilentNode():
             refresh.unclear = "a silent node has lost a link"
         if refresh.unclear:
             _log.debug("a sweep is needed: {why}", why=refresh.unclear)
